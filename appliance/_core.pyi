@@ -1,0 +1,161 @@
+"""Types of the Rust extension. Token ids are packed little-endian u32 (`appliance.tokens`)."""
+
+from collections.abc import Sequence
+
+class Tokenizer:
+    """A model's own tokenizer with a byte-bounded memo of encodings. Thread-safe."""
+
+    def __init__(self, tokenizer_json: bytes, *, memo_bytes_max: int) -> None:
+        """Raises ValueError when the JSON is not a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def fingerprint(self) -> str:
+        """BLAKE3 of the tokenizer JSON, hex."""
+
+    def encode(self, text: str, namespace: bytes = b"") -> bytes:
+        """Ids of a text, special tokens off: a control token's name in it is plain text.
+
+        A text remembered under the same namespace gives the remembered ids.
+        """
+
+    def encode_many(self, texts: Sequence[str], namespace: bytes = b"") -> list[bytes]: ...
+    def encode_template(self, text: str) -> bytes:
+        """Ids of a chat format's own text, in which control tokens count."""
+
+    def remember(self, namespace: bytes, text: str, token_ids: bytes) -> None:
+        """Make `encode(text, namespace)` return the ids that were generated.
+
+        Raises ValueError unless the ids decode to exactly this text.
+        """
+
+    def decode(self, token_ids: bytes) -> str:
+        """The text of the ids; incomplete UTF-8 becomes U+FFFD. Raises ValueError for unknown ids."""
+
+    def token_id(self, token: str) -> int | None: ...
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token adds to the text (control tokens add none). Raises ValueError."""
+
+    def memo_stats(self) -> dict[str, int]:
+        """hits, misses, entries, bytes, evictions."""
+
+class StreamDecoder:
+    """Turns a growing reply into text that is certain: whole characters, no part of a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = ()) -> None: ...
+    def push(self, token_ids: bytes) -> str:
+        """Text that became certain; empty once `stopped`."""
+
+    def finish(self) -> str:
+        """The rest at the end of a reply; incomplete UTF-8 becomes U+FFFD. Empty once `stopped`."""
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found; the text delivered ends just before it."""
+
+    @property
+    def delivered_tokens(self) -> int:
+        """How many leading tokens lie entirely inside the delivered text."""
+
+class PrefixIndex:
+    """The pages of one device: free, in the radix tree, or leased. Thread-safe."""
+
+    def __init__(self, *, page_size: int, pages: int) -> None: ...
+    def admit(
+        self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], reserve_tokens: int
+    ) -> Lease | None:
+        """Match, lock and reserve in one call.
+
+        Finds the longest cached prefix of all but the last token, locks it, and takes pages for
+        `reserve_tokens` positions in all (at least len(token_ids)), evicting if needed. None (and no
+        change) when the pages cannot be had. Raises ValueError on malformed input.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, hit_tokens,
+        miss_tokens, evicted_pages, committed_tokens."""
+
+    def check(self) -> None:
+        """Prove that every page is in exactly one place; raises AssertionError with what is wrong."""
+
+    def clear(self) -> int:
+        """Drop every cached page that no lease locks; returns how many pages became free."""
+
+class Lease:
+    """One sequence's hold on pages. Dropping it releases it."""
+
+    @property
+    def hit_tokens(self) -> int:
+        """Leading tokens whose K/V are in the leased pages once `copy` has been done."""
+
+    @property
+    def copy(self) -> tuple[int, int, int] | None:
+        """(source page, target page, rows): copy these rows before anything else is written."""
+
+    @property
+    def page_table(self) -> bytes:
+        """Page ids, u32, position order; shared pages first."""
+
+    @property
+    def tokens_reserved(self) -> int:
+        """Positions the page table has room for."""
+
+    def grow(self, tokens: int) -> bool:
+        """Make room for `tokens` positions in all; False (and no change) when there are no pages."""
+
+    def commit(self, token_ids: bytes) -> None:
+        """All of `token_ids` (from position 0) have their K/V in the leased pages: put them into the
+        tree under the lease's stretches, the last stretch going on for tokens past the prompt.
+
+        May be called again with more tokens. Raises ValueError when they do not start with what was
+        admitted, or go past the reserved room.
+        """
+
+    def release(self) -> None:
+        """Unlock, and free the pages that the tree did not take. Idempotent."""
+
+def store_kv(
+    k: int,
+    v: int,
+    k_cache: int,
+    v_cache: int,
+    slots: bytes,
+    *,
+    kv_heads: int,
+    head_dim: int,
+    pages: int,
+    page_size: int,
+) -> None:
+    """Write new K and V rows into their slots (page * page_size + row, u32).
+
+    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches as in
+    `paged_attention`. The caller keeps the tensors alive. Raises ValueError on a bad slot.
+    """
+
+def paged_attention(
+    out: int,
+    q: int,
+    k_cache: int,
+    v_cache: int,
+    *,
+    query_starts: bytes,
+    context_lens: bytes,
+    page_tables: bytes,
+    page_starts: bytes,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    pages: int,
+    page_size: int,
+    scale: float,
+) -> None:
+    """Causal attention of a ragged batch over pages read in place, float32, on the CPU.
+
+    `out`, `q`: addresses of contiguous [tokens, heads, head_dim]; `k_cache`, `v_cache`: contiguous
+    [pages, kv_heads, page_size, head_dim]. `query_starts`: u32 [sequences + 1], row ranges of `q`;
+    `context_lens`: u32 [sequences], positions including the new ones, so the queries of a sequence are
+    its last positions; `page_tables`: u32, all sequences' pages one after the other;
+    `page_starts`: u32 [sequences + 1], ranges of `page_tables`. Raises ValueError on lengths or
+    pages that do not fit. Releases the GIL.
+    """

@@ -1,0 +1,1 @@
+"""Running and repairing a PostgreSQL; knows no chat."""

@@ -1,0 +1,1 @@
+"""The engine process: tokens in, tokens out; it never sees text, HTTP or SQL."""

@@ -1,0 +1,110 @@
+"""Expected failures, each with a stable code. Never: bugs (those are asserts) or foreign errors.
+
+`server/middleware.py` maps the codes to HTTP statuses in one table.
+"""
+
+from __future__ import annotations
+
+
+class ApplianceError(Exception):
+    """A failure the caller is told about.
+
+    `message` is one sentence that names the thing and the limit; `param` is the path of the offending
+    field (`messages[2].content`) when the caller's input is at fault.
+    """
+
+    code = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class ConfigError(ApplianceError):
+    """A setting is missing, mistyped or contradicts another; the process does not start (exit 2)."""
+
+    code = "config_error"
+
+
+class ModelError(ApplianceError):
+    """Model files are missing, damaged or unsupported; the process does not start (exit 2)."""
+
+    code = "model_error"
+
+
+class DatabaseError(ApplianceError):
+    """The database cannot be started or is of a kind this code must not touch (exit 2)."""
+
+    code = "database_error"
+
+
+class InvalidRequest(ApplianceError):
+    """A field of the request has a wrong type, range or combination."""
+
+    code = "invalid_request"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt and the reply asked for do not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class NotFound(ApplianceError):
+    """No such conversation, message or model for this tenant."""
+
+    code = "not_found"
+
+
+class Conflict(ApplianceError):
+    """The conversation moved on, or a turn of it is already running."""
+
+    code = "conflict"
+
+
+class Unauthorized(ApplianceError):
+    """No valid API key."""
+
+    code = "invalid_api_key"
+
+
+class Overloaded(ApplianceError):
+    """A queue is full; try again after `retry_after_s`."""
+
+    code = "overloaded"
+    retry_after_s = 1
+
+
+class EngineUnavailable(ApplianceError):
+    """The engine is starting, restarting or lost the request; safe to send again."""
+
+    code = "engine_unavailable"
+    retry_after_s = 2
+
+
+class InsufficientMemory(ApplianceError):
+    """The engine ran out of memory on this request; other requests go on."""
+
+    code = "insufficient_memory"
+    retry_after_s = 5
+
+
+class GenerationFailed(ApplianceError):
+    """The engine failed on this request; the details are in its log under the request id."""
+
+    code = "generation_failed"
+
+
+class StorageUnavailable(ApplianceError):
+    """The database did not take the read or write in time."""
+
+    code = "storage_unavailable"
+    retry_after_s = 2
+
+
+class ShuttingDown(ApplianceError):
+    """The process is draining."""
+
+    code = "server_shutdown"
+    retry_after_s = 5

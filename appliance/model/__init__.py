@@ -1,0 +1,1 @@
+"""Model shapes, weights and the decoder; torch lives here and in engine."""

@@ -1,0 +1,1 @@
+"""The HTTP door: routes, limits, server-sent events, the page."""

@@ -1,0 +1,33 @@
+"""Token ids as packed buffers: `bytes` of little-endian u32, the one form that crosses every seam."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+TokenIds: TypeAlias = bytes
+"""Packed token ids: 4 bytes each, little-endian u32."""
+
+BYTES_PER_TOKEN = 4
+
+
+def pack(token_ids: Iterable[int]) -> TokenIds:
+    """Pack ids; raises OverflowError for an id outside u32."""
+    return array("I", token_ids).tobytes()
+
+
+def unpack(token_ids: TokenIds) -> Sequence[int]:
+    """A view of the ids as integers; copies nothing."""
+    return memoryview(token_ids).cast("I")
+
+
+def count(token_ids: TokenIds) -> int:
+    """How many ids the buffer holds."""
+    assert len(token_ids) % BYTES_PER_TOKEN == 0
+    return len(token_ids) // BYTES_PER_TOKEN
+
+
+def head(token_ids: TokenIds, tokens: int) -> TokenIds:
+    """The first `tokens` ids."""
+    return token_ids[: tokens * BYTES_PER_TOKEN]

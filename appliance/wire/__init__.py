@@ -1,0 +1,1 @@
+"""The frames between server and engine, and the client that speaks them."""

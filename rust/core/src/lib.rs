@@ -1,0 +1,2 @@
+//! The pure core of the chat appliance: no Python, no I/O, no clock.
+
