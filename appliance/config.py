@@ -1,0 +1,177 @@
+"""The settings of every process: one TOML file, parsed once into frozen values and checked together.
+
+Owns the defaults and the limits; never reads the environment or opens anything a setting names.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from appliance.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: immutable, and a misspelt setting is an error."""
+
+
+class ApiKey(_Section, frozen=True, kw_only=True):
+    """One caller: the SHA-256 of its key, and the tenant it speaks for."""
+
+    tenant: Annotated[str, Meta(min_length=1, max_length=128)]
+    sha256: Sha256Hex
+
+
+class ServerConfig(_Section, frozen=True, kw_only=True):
+    """The HTTP door. An empty `api_keys` is allowed on loopback only."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8400
+    api_keys: tuple[ApiKey, ...] = ()
+    body_bytes_max: PositiveInt = 32 * MIB
+    body_timeout_s: Seconds = 20
+    drain_s: Seconds = 10
+    streams_max: PositiveInt = 512
+    ping_interval_s: Seconds = 10
+    write_buffer_bytes_max: PositiveInt = 256 * KIB
+    write_timeout_s: Seconds = 30
+    new_tokens_default: PositiveInt = 512
+    tokenizer_memo_bytes: PositiveInt = 64 * MIB
+
+
+class ModelSource(_Section, frozen=True, kw_only=True):
+    """A model directory (Hugging Face layout) or a .gguf file, and the name clients call it by."""
+
+    path: Path
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class EngineConfig(_Section, frozen=True, kw_only=True):
+    """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`."""
+
+    device: str = "auto"
+    kv_cache_bytes: PositiveInt = 2 * GIB
+    page_size: Annotated[int, Meta(ge=1, le=256)] = 16
+    context_tokens_max: PositiveInt | None = None
+    running_max: PositiveInt = 16
+    waiting_max: PositiveInt = 256
+    step_tokens_max: PositiveInt = 512
+    threads: PositiveInt | None = None
+
+
+class DatabaseConfig(_Section, frozen=True, kw_only=True):
+    """Without a `url`, an embedded PostgreSQL runs in `paths.data_dir`."""
+
+    url: str | None = None
+    pool_max: PositiveInt = 4
+    statement_timeout_ms: PositiveInt = 5000
+    write_retry_s: Seconds = 30
+
+
+class Paths(_Section, frozen=True, kw_only=True):
+    """Where state lives, and where sockets do (`run_dir`; a socket's path is limited to 107 bytes)."""
+
+    data_dir: Path
+    run_dir: Path
+
+    @property
+    def engine_socket(self) -> Path:
+        """The engine's unix socket."""
+        return self.run_dir / "engine.sock"
+
+    @property
+    def models_dir(self) -> Path:
+        """Converted forms of .gguf files."""
+        return self.data_dir / "models"
+
+    @property
+    def postgres_dir(self) -> Path:
+        """The embedded cluster."""
+        return self.data_dir / "postgres"
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """Everything a process needs to know."""
+
+    model: ModelSource
+    paths: Paths
+    server: ServerConfig = ServerConfig()
+    engine: EngineConfig = EngineConfig()
+    database: DatabaseConfig = DatabaseConfig()
+
+    def __post_init__(self) -> None:
+        if self.engine.step_tokens_max < self.engine.running_max:
+            raise ValueError(
+                f"engine.step_tokens_max ({self.engine.step_tokens_max}) must be at least "
+                f"engine.running_max ({self.engine.running_max}): a step decodes one token of each"
+            )
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file; relative paths in it are relative to the file.
+
+    Raises ConfigError naming the file, the setting and what was expected.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    try:
+        return parse_config(text, base=path.absolute().parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def parse_config(text: str, *, base: Path) -> Config:
+    """Check the text of a configuration file; raises ConfigError."""
+    try:
+        config = msgspec.convert(tomllib.loads(text), Config, dec_hook=_decode_path)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(str(error)) from error
+    return msgspec.structs.replace(
+        config,
+        model=msgspec.structs.replace(config.model, path=base / config.model.path),
+        paths=Paths(
+            data_dir=base / config.paths.data_dir,
+            run_dir=base / config.paths.run_dir,
+        ),
+    )
+
+
+def dump_config(config: Config) -> str:
+    """TOML text that `parse_config` reads back to an equal value."""
+    lines: list[str] = []
+    sections: dict[str, dict[str, Any]] = msgspec.to_builtins(config, enc_hook=str)
+    for name, settings in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _decode_path(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
+        return Path(value)
+    raise ValueError(f"Expected a path, got `{value!r}`")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    # A JSON string, number or boolean is also a TOML one, DEL aside.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

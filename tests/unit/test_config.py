@@ -1,0 +1,55 @@
+"""Configuration files: round trip, and errors that name the setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.config import (
+    ApiKey,
+    Config,
+    ModelSource,
+    Paths,
+    ServerConfig,
+    dump_config,
+    parse_config,
+)
+from appliance.errors import ConfigError
+
+MINIMAL = '[model]\npath = "m"\nname = "m"\n[paths]\ndata_dir = "d"\nrun_dir = "/run/x"\n'
+
+
+def test_a_configuration_survives_a_round_trip_through_toml() -> None:
+    config = Config(
+        model=ModelSource(path=Path('/m/"quoted"\\ é\x7f'), name="é"),
+        paths=Paths(data_dir=Path("/d"), run_dir=Path("/r")),
+        server=ServerConfig(api_keys=(ApiKey(tenant="a", sha256="0" * 64),), drain_s=2.5),
+    )
+    assert parse_config(dump_config(config), base=Path("/elsewhere")) == config
+
+
+def test_relative_paths_are_relative_to_the_file() -> None:
+    config = parse_config(MINIMAL, base=Path("/etc/appliance"))
+    assert config.model.path == Path("/etc/appliance/m")
+    assert config.paths.data_dir == Path("/etc/appliance/d")
+    assert config.paths.run_dir == Path("/run/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[model", "end of document"),
+        ("", "model"),
+        (MINIMAL + "[server]\nprot = 1\n", "prot"),
+        (MINIMAL + "[server]\nport = 70000\n", r"\$\.server\.port"),
+        (MINIMAL + '[server]\nport = "80"\n', r"\$\.server\.port"),
+        (MINIMAL + "[engine]\nrunning_max = 0\n", r"\$\.engine\.running_max"),
+        (MINIMAL + "[engine]\nrunning_max = 900\n", "step_tokens_max"),
+        (MINIMAL.replace('"m"', '""', 1), r"\$\.model\.path"),
+        (MINIMAL + '[[server.api_keys]]\ntenant = "a"\nsha256 = "abc"\n', "sha256|pattern"),
+    ],
+)
+def test_a_bad_setting_is_named(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parse_config(text, base=Path("/"))
