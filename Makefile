@@ -1,0 +1,49 @@
+# Every target installs first where needed: `make demo` and `make test` work on a fresh clone.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+RUST := $(shell find rust -name '*.rs' -o -name '*.toml' 2>/dev/null) Cargo.toml Cargo.lock
+
+.PHONY: help install demo test lint bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+install: $(VENV)/.installed ## make .venv with everything in it
+
+$(VENV)/bin/uv:
+	@command -v $(PYTHON) >/dev/null || { echo "appliance needs $(PYTHON) on the PATH (or: make PYTHON=/path/to/python3.11 …)"; exit 2; }
+	@command -v cargo >/dev/null || { echo "appliance needs cargo (Rust 1.85 or newer) on the PATH"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+
+$(VENV)/.dependencies: $(VENV)/bin/uv pyproject.toml constraints.txt
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --requirement pyproject.toml --all-extras
+	@touch $@
+
+# The extension is built into the tree, and the package installed as a link to it.
+$(VENV)/.installed: $(VENV)/.dependencies $(RUST)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/maturin develop --release --locked --uv
+	@touch $@
+
+demo: install ## chat with a real small model on this machine (PORT=N picks the port)
+	$(BIN)/appliance demo $(DEMO_FLAGS)
+
+test: install ## run every test
+	cargo test --workspace --locked --release
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: install ## formatters, linters and type checkers
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --release -- -D warnings
+	$(BIN)/ruff format --check appliance tests bench
+	$(BIN)/ruff check appliance tests bench
+	$(BIN)/mypy
+	$(BIN)/stubtest appliance._core
+
+bench: install ## the measurements of bench/RESULTS.md
+	$(BIN)/python -m bench.first_token
+
+clean: ## remove what install and test made
+	rm -rf $(VENV) target appliance/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
