@@ -1,0 +1,175 @@
+"""Attention over paged K/V: three back ends behind one signature. Never: projections, rotation.
+
+A back end is a function `(batch, cache, heads) -> Attend`. It prepares what all layers of one step
+share; the `Attend` it returns is called once per layer: it writes the new K/V into their slots and
+gives each query the softmax-weighted values of the positions up to its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from appliance import _core
+from appliance.model.batch import StepBatch
+from appliance.model.kv_cache import KVCache
+from appliance.tokens import unpack
+
+Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(layer, q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]) -> like q; float32."""
+
+Backend: TypeAlias = Callable[[StepBatch, KVCache, int], Attend]
+
+
+def choose_backend(device: torch.device) -> Backend:
+    """The fast back end of a device."""
+    return cpu_attention if device.type == "cpu" else torch_attention
+
+
+def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
+    """The Rust kernel, which reads the pages in place. CPU only."""
+    _, _, pages, kv_heads, page_size, head_dim = cache.data.shape
+    scale = 1.0 / math.sqrt(head_dim)
+    query_shape = (batch.tokens, heads, head_dim)
+    key_shape = (batch.tokens, kv_heads, head_dim)
+    assert cache.data.device.type == "cpu"
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k_cache, v_cache = cache.layer(layer)
+        # The kernel gets bare addresses: what it assumes about memory is proved here.
+        q = _checked(q, query_shape)
+        k = _checked(k, key_shape)
+        v = _checked(v, key_shape)
+        out = torch.empty(query_shape)
+        _core.store_kv(
+            k.data_ptr(), v.data_ptr(), k_cache.data_ptr(), v_cache.data_ptr(), batch.slots,
+            kv_heads=kv_heads, head_dim=head_dim, pages=pages, page_size=page_size,
+        )
+        _core.paged_attention(
+            out.data_ptr(), q.data_ptr(), k_cache.data_ptr(), v_cache.data_ptr(),
+            query_starts=batch.query_starts, context_lens=batch.context_lens,
+            page_tables=batch.page_tables, page_starts=batch.page_starts,
+            heads=heads, kv_heads=kv_heads, head_dim=head_dim, pages=pages, page_size=page_size,
+            scale=scale,
+        )
+        return out
+
+    return attend
+
+
+def _checked(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    assert tensor.shape == shape
+    assert tensor.dtype == torch.float32
+    assert tensor.device.type == "cpu"
+    return tensor.contiguous()
+
+
+def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
+    """Gathers pages and calls torch's fused attention; any device.
+
+    Sequences with the same number of new tokens (all decodes, for one) are computed together, their
+    contexts padded to the longest.
+    """
+    device = cache.data.device
+    _, _, _, kv_heads, page_size, head_dim = cache.data.shape
+    slots = _indices(batch.slots, device)
+    pages, rows = slots // page_size, slots % page_size
+    groups = [_Group(batch, members, page_size, device) for members in _by_new_tokens(batch)]
+    queries_per_key = heads // kv_heads
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k_cache, v_cache = cache.layer(layer)
+        k_cache[pages, :, rows] = k
+        v_cache[pages, :, rows] = v
+        out = torch.empty_like(q)
+        for group in groups:
+            # [members, new, kv_heads, queries_per_key, dim] -> queries of one key head side by side,
+            # so that K and V are never repeated.
+            members, new = group.token_rows.shape
+            query = q[group.token_rows].view(members, new, kv_heads, queries_per_key, head_dim)
+            query = query.permute(0, 2, 3, 1, 4).reshape(members, kv_heads, -1, head_dim)
+            keys = k_cache[group.page_table].transpose(1, 2).flatten(2, 3)
+            values = v_cache[group.page_table].transpose(1, 2).flatten(2, 3)
+            mask = group.mask.repeat(1, 1, queries_per_key, 1)
+            result = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            result = result.view(members, kv_heads, queries_per_key, new, head_dim)
+            out[group.token_rows] = result.permute(0, 3, 1, 2, 4).flatten(2, 3)
+        return out
+
+    return attend
+
+
+class _Group:
+    """Index tensors of sequences that have the same number of new tokens.
+
+    token_rows: int64 [members, new]; page_table: int64 [members, pages], short ones padded with
+    page 0; mask: bool [members, 1, new, pages * page_size], True where a query may look.
+    """
+
+    def __init__(
+        self, batch: StepBatch, members: list[int], page_size: int, device: torch.device
+    ) -> None:
+        query_starts, page_starts = unpack(batch.query_starts), unpack(batch.page_starts)
+        contexts, page_ids = unpack(batch.context_lens), unpack(batch.page_tables)
+        pages = max(-(-contexts[member] // page_size) for member in members)
+        table = torch.zeros(len(members), pages, dtype=torch.int64)
+        rows, last_positions = [], []
+        for index, member in enumerate(members):
+            used = -(-contexts[member] // page_size)
+            first = page_starts[member]
+            table[index, :used] = torch.tensor(page_ids[first : first + used].tolist())
+            start, stop = query_starts[member], query_starts[member + 1]
+            rows.append(range(start, stop))
+            last_positions.append(range(contexts[member] - (stop - start), contexts[member]))
+        self.token_rows = torch.tensor([list(row) for row in rows], device=device)
+        self.page_table = table.to(device)
+        query_positions = torch.tensor([list(row) for row in last_positions], device=device)
+        key_positions = torch.arange(pages * page_size, device=device)
+        self.mask = (key_positions <= query_positions[:, None, :, None])
+
+
+def _by_new_tokens(batch: StepBatch) -> list[list[int]]:
+    starts = unpack(batch.query_starts)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for member in range(len(starts) - 1):
+        groups[starts[member + 1] - starts[member]].append(member)
+    return list(groups.values())
+
+
+def _indices(packed: bytes, device: torch.device) -> torch.Tensor:
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint32).to(torch.int64).to(device)
+
+
+def reference_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
+    """Slow and obvious: one query of one head at a time, in float64. The other two equal it."""
+    _, _, _, kv_heads, page_size, head_dim = cache.data.shape
+    slots, page_ids = unpack(batch.slots), unpack(batch.page_tables)
+    query_starts, page_starts = unpack(batch.query_starts), unpack(batch.page_starts)
+    contexts = unpack(batch.context_lens)
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k_cache, v_cache = cache.layer(layer)
+        for token, slot in enumerate(slots):
+            k_cache[slot // page_size, :, slot % page_size] = k[token]
+            v_cache[slot // page_size, :, slot % page_size] = v[token]
+        out = torch.empty_like(q)
+        for sequence, context in enumerate(contexts):
+            start, stop = query_starts[sequence], query_starts[sequence + 1]
+            table = page_ids[page_starts[sequence] : page_starts[sequence + 1]]
+            for token in range(start, stop):
+                visible = context - (stop - token) + 1
+                where = [(table[p // page_size], p % page_size) for p in range(visible)]
+                for head in range(heads):
+                    key_head = head // (heads // kv_heads)
+                    keys = torch.stack([k_cache[page, key_head, row] for page, row in where])
+                    values = torch.stack([v_cache[page, key_head, row] for page, row in where])
+                    scores = keys.double() @ q[token, head].double() / math.sqrt(head_dim)
+                    out[token, head] = (scores.softmax(0) @ values.double()).float()
+        return out
+
+    return attend
