@@ -1,0 +1,52 @@
+"""`appliance demo`: a real small model, an embedded PostgreSQL and a chat page, with one command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import webbrowser
+from pathlib import Path
+
+from appliance.cli.demo_model import DEMO_MODEL_NAME, ensure_demo_model
+from appliance.cli.processes import run_processes
+from appliance.cli.supervisor import bind_socket
+from appliance.cli.terminal import console, progress_bars
+from appliance.config import Config, ModelSource, Paths, ServerConfig
+
+HOST = "127.0.0.1"
+
+
+def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
+    """Fetch the model once, start everything, print the page's address; ends on Ctrl-C.
+
+    Raises ConfigError, ModelError or DatabaseError with one line that says what to do.
+    """
+    data_dir = (data_dir or _home("XDG_DATA_HOME", ".local/share") / "appliance").absolute()
+    with bind_socket(HOST, port) as listening:
+        with progress_bars() as report:
+            model_dir = ensure_demo_model(
+                _home("XDG_CACHE_HOME", ".cache") / "appliance" / "models", report
+            )
+        config = Config(
+            model=ModelSource(path=model_dir, name=DEMO_MODEL_NAME),
+            paths=Paths(data_dir=data_dir, run_dir=data_dir / "run"),
+            server=ServerConfig(host=HOST, port=listening.getsockname()[1]),
+        )
+        console.print("  starting the database, the engine and the server …")
+
+        def announce(url: str) -> None:
+            console.print(
+                f"\n  Chat at [bold]{url}[/bold]   (Ctrl-C stops; logs in {data_dir / 'logs'})\n"
+            )
+            if open_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+                webbrowser.open(url)
+
+        asyncio.run(run_processes(config, listening, log_dir=data_dir / "logs", on_ready=announce))
+    console.print("  stopped; chats are kept in", str(data_dir))
+    return 0
+
+
+def _home(variable: str, fallback: str) -> Path:
+    """A base directory of the XDG specification."""
+    value = os.environ.get(variable)
+    return Path(value) if value and Path(value).is_absolute() else Path.home() / fallback

@@ -1,0 +1,91 @@
+"""The `appliance` command: parses the command line and hands over. Subcommands import lazily."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from appliance.errors import ApplianceError
+
+EXIT_BAD_INPUT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code (2: the input or the set-up is at fault)."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _dispatch(options)
+    except ApplianceError as error:
+        print(f"appliance: {error.message}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    if options.command == "demo":
+        from appliance.cli.demo import run_demo
+
+        return run_demo(
+            port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
+        )
+    from appliance.config import load_config
+
+    config = load_config(options.config)
+    if options.command == "serve":
+        from appliance.cli.serve import run_serve
+
+        return run_serve(config)
+    from appliance.log import configure_logging
+
+    configure_logging()
+    if options.command == "engine":
+        from appliance.engine.main import run as run_engine
+
+        return run_engine(config)
+    from appliance.server.main import run as run_server
+
+    return run_server(config, options.listen_fd)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="appliance", description="A single-box chat appliance: chat, cache and ledger."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="chat with a small real model on this machine, now")
+    demo.add_argument(
+        "--port",
+        type=_port,
+        default=os.environ.get("PORT", "8400"),
+        help="port on 127.0.0.1 (default: $PORT, else 8400; 0 picks a free one)",
+    )
+    demo.add_argument(
+        "--data-dir",
+        type=Path,
+        default=None,
+        help="where chats are kept (default: $XDG_DATA_HOME/appliance)",
+    )
+    demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
+
+    serve = commands.add_parser(
+        "serve", help="serve the model and database of a configuration file"
+    )
+    engine = commands.add_parser("engine", help="run only the engine process")
+    server = commands.add_parser("server", help="run only the HTTP server process")
+    for command in (serve, engine, server):
+        command.add_argument("--config", type=Path, required=True, help="a TOML file")
+    server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to 65535")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measurements. Each module prints what it measured, with the machine and the date."""

@@ -1,0 +1,100 @@
+"""kill -9 of each process in the middle of eight streams loses no finished turn."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+
+import psutil
+import pytest
+
+from tests.e2e.box import Box, Event, start_box, stop_box
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+STREAMS = 8
+
+
+class Chatter(threading.Thread):
+    """Sends message after message in one conversation until told to stop; remembers what was done."""
+
+    def __init__(self, box: Box, conversation: str) -> None:
+        super().__init__()
+        self.box = box
+        self.conversation = conversation
+        self.done: list[dict[str, object]] = []
+        self.errors: list[str] = []
+        self.deltas = 0
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        turn = 0
+        while not self.stopping.is_set():
+            turn += 1
+            try:
+                self.one_turn(f"Turn {turn}: tell me about rivers.")
+            except (OSError, urllib.error.URLError) as error:
+                self.errors.append(str(error))
+                time.sleep(0.2)
+
+    def one_turn(self, text: str) -> None:
+        last: Event | None = None
+        for event in self.box.events(
+            f"/api/conversations/{self.conversation}/messages", {"text": text, "max_tokens": 24}
+        ):
+            last = event
+            self.deltas += event.name == "delta"
+        if last is not None and last.name == "done":
+            self.done.append(last.data["message"])
+        else:
+            self.errors.append("no done" if last is None else str(last.data))
+
+
+@pytest.mark.parametrize("victim", ["engine", "server", "postgres"])
+def test_no_finished_turn_is_missing_after_a_kill(own_box: Box, victim: str) -> None:
+    box = own_box
+    chatters = [Chatter(box, box.create_conversation()) for _ in range(STREAMS)]
+    for chatter in chatters:
+        chatter.start()
+    wait_until(lambda: all(c.done and c.deltas for c in chatters), 120)
+    finished_before = sum(len(c.done) for c in chatters)
+    old = box.child(victim).pid
+    box.kill(victim)
+    wait_until(lambda: sum(len(c.done) for c in chatters) >= finished_before + STREAMS, 120)
+    for chatter in chatters:
+        chatter.stopping.set()
+    for chatter in chatters:
+        chatter.join(120)
+        assert not chatter.is_alive()
+    assert box.child(victim).pid != old
+    for chatter in chatters:
+        stored = box.request("GET", f"/api/conversations/{chatter.conversation}")["messages"]
+        texts = {message["id"]: message["text"] for message in stored}
+        for message in chatter.done:
+            assert texts[str(message["id"])] == message["text"]
+    if victim != "postgres":
+        assert any(c.errors for c in chatters), "the kill hit no stream: the test proves nothing"
+
+
+def test_everything_stops_and_starts_again_with_its_chats(own_box: Box) -> None:
+    conversation = own_box.create_conversation()
+    own_box.send(conversation, "Hello!", max_tokens=8)
+    children = psutil.Process(own_box.process.pid).children(recursive=True)
+    assert stop_box(own_box) == 0
+    assert not [child for child in children if child.is_running()]
+    again = start_box(own_box.data_dir)
+    try:
+        stored = again.request("GET", f"/api/conversations/{conversation}")
+        assert [m["role"] for m in stored["messages"]] == ["user", "assistant"]
+        assert again.send(conversation, "And again.", max_tokens=8)[-1].name == "done"
+    finally:
+        assert stop_box(again) == 0
+
+
+def wait_until(condition: object, seconds: float) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
