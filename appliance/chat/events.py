@@ -1,0 +1,65 @@
+"""The events of one turn, in the order a caller sees them: one TurnStarted, Deltas, one TurnDone.
+
+A turn that fails raises an `ApplianceError` instead of TurnDone. Never: their form on the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from appliance.store.records import Message
+from appliance.tokens import TokenIds
+from appliance.wire.frames import FinishReason, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one reply; `prefix_hit_tokens` of the prompt came from the cache."""
+
+    prompt_tokens: int
+    prefix_hit_tokens: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted:
+    """The engine took the request.
+
+    The message ids are None for a stateless completion, `user_message_id` also when a reply is
+    regenerated. `messages_dropped` messages of the history did not fit into the context.
+    """
+
+    turn_id: UUID
+    user_message_id: UUID | None
+    assistant_message_id: UUID | None
+    prompt_tokens: int
+    prefix_hit_tokens: int
+    messages_dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """More text of the reply, never empty except when it only carries `logprobs`.
+
+    `token_ids` are the ids that arrived since the last Delta; the text of the last few may follow
+    in the next one.
+    """
+
+    text: str
+    token_ids: TokenIds
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDone:
+    """The reply is complete; for a conversation it is stored, and `message` is what was stored."""
+
+    finish_reason: FinishReason
+    text: str
+    usage: Usage
+    message: Message | None
+
+
+Event: TypeAlias = TurnStarted | Delta | TurnDone

@@ -1,0 +1,37 @@
+"""What a caller may choose about one reply. Owns no defaults of the server and checks no ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from appliance.wire.frames import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationParams:
+    """Sampling, length and stop strings of one reply, already checked at the door.
+
+    `new_tokens_max` None means the server's default; a number larger than the room the prompt leaves
+    in the context is lowered to that room. `stop` strings end the reply and are not part of it.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    new_tokens_max: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatLimits:
+    """Bounds on what a caller may send, checked before any tokenizing.
+
+    `reply_reserve_tokens` is the room that truncation of a native conversation keeps free for the
+    reply; `truncation_step_tokens` is how much is cut at once when the window is full. Both are
+    lowered to a quarter of the context where the context is small.
+    """
+
+    message_chars_max: int = 200_000
+    prompt_chars_max: int = 2_000_000
+    messages_max: int = 10_000
+    new_tokens_default: int = 512
+    reply_reserve_tokens: int = 512
+    truncation_step_tokens: int = 1024

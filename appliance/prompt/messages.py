@@ -1,0 +1,74 @@
+"""Values of the prompt layer: messages that go in, the prompt that comes out. Computes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from appliance.tokens import TokenIds, count
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+
+
+class Zone(Enum):
+    """Where in the prompt a part lies; zones come in this order."""
+
+    STATIC = "static"
+    CHARACTER = "character"
+    HISTORY = "history"
+    TAIL = "tail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """One message as a caller gives it."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptMessage:
+    """One message on its way into a prompt.
+
+    `token_ids` are stored ids of exactly `content` by this tokenizer, or None. `namespace` says who
+    may share its cached tokens. `name` is what errors and explanations call it.
+    """
+
+    name: str
+    role: Role
+    zone: Zone
+    content: str
+    namespace: bytes
+    token_ids: TokenIds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A named stretch of the prompt: a message with the format's text in front of it."""
+
+    name: str
+    zone: Zone
+    role: Role
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the model reads.
+
+    `stretches` and `parts` both cover `token_ids` from the front, without gaps. `closing` are the ids
+    that the format puts after the reply in every longer prompt.
+    """
+
+    token_ids: TokenIds
+    stretches: tuple[tuple[bytes, int], ...]
+    parts: tuple[Part, ...]
+    closing: TokenIds
+
+    @property
+    def tokens(self) -> int:
+        """Length in tokens."""
+        return count(self.token_ids)
