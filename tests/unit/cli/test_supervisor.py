@@ -1,0 +1,116 @@
+"""The supervisor: restarts what dies, stops in order, and says early that a port is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+
+import pytest
+
+from appliance.cli.supervisor import Child, ChildFailed, Process, Supervisor, bind_socket
+from appliance.errors import ConfigError
+
+SLEEP = "import time; time.sleep(600)"
+STUBBORN = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('deaf', flush=True); time.sleep(600)"
+)
+
+
+def child(name: str, code: str, starts: list[Process], *, stop_after_s: float = 5) -> Child:
+    async def start() -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+        )
+        starts.append(process)
+        return process
+
+    return Child(name=name, start=start, stop_signal=signal.SIGTERM, stop_after_s=stop_after_s)
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_that_dies_is_started_again() -> None:
+    starts: list[Process] = []
+    supervisor = Supervisor((child("sleeper", SLEEP, starts),))
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: len(starts) == 1)
+    starts[0].kill()
+    await until(lambda: len(starts) == 2)
+    await until(lambda: supervisor.pids == {"sleeper": starts[1].pid})
+    supervisor.stop()
+    await running
+    assert await starts[1].wait() == -signal.SIGTERM
+
+
+async def test_children_stop_in_the_order_given_each_after_the_one_before() -> None:
+    first: list[Process] = []
+    second: list[Process] = []
+    supervisor = Supervisor((child("first", SLEEP, first), child("second", SLEEP, second)))
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: first and second)
+    ended: list[str] = []
+
+    async def note(name: str, process: Process) -> None:
+        await process.wait()
+        ended.append(name)
+
+    notes = [
+        asyncio.create_task(note("first", first[0])),
+        asyncio.create_task(note("second", second[0])),
+    ]
+    supervisor.stop()
+    await running
+    await asyncio.gather(*notes)
+    assert ended == ["first", "second"]
+
+
+async def test_a_child_that_refuses_its_input_ends_everything() -> None:
+    bad: list[Process] = []
+    good: list[Process] = []
+    supervisor = Supervisor(
+        (child("engine", "import sys; sys.exit(2)", bad), child("server", SLEEP, good))
+    )
+    with pytest.raises(ChildFailed, match="engine"):
+        await supervisor.run()
+    assert len(bad) == 1
+    assert await good[0].wait() != 0
+
+
+async def test_a_child_deaf_to_its_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.cli.supervisor.KILL_AFTER_S", 0.2)
+    starts: list[Process] = []
+    supervisor = Supervisor((child("deaf", STUBBORN, starts, stop_after_s=0.2),))
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: bool(starts))
+    process = starts[0]
+    assert isinstance(process, asyncio.subprocess.Process)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"deaf\n"
+    supervisor.stop()
+    await running
+    assert await process.wait() == -signal.SIGKILL
+
+
+def test_a_port_in_use_is_an_error_that_names_it() -> None:
+    with bind_socket("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"{port}.*in use"):
+            bind_socket("127.0.0.1", port)
+
+
+def test_an_address_that_is_not_ours_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"203\.0\.113\.1"):
+        bind_socket("203.0.113.1", 0)
+
+
+def test_a_bound_socket_takes_connections_before_anybody_accepts_them() -> None:
+    with bind_socket("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname(), 1):
+        pass
