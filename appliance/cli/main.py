@@ -40,6 +40,10 @@ def _dispatch(options: argparse.Namespace) -> int:
     from appliance.log import configure_logging
 
     configure_logging()
+    if options.parent_pid is not None:
+        from appliance.cli.parent import die_with_parent
+
+        die_with_parent(options.parent_pid)
     if options.command == "engine":
         from appliance.engine.main import run as run_engine
 
@@ -77,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     server = commands.add_parser("server", help="run only the HTTP server process")
     for command in (serve, engine, server):
         command.add_argument("--config", type=Path, required=True, help="a TOML file")
+    for process in (engine, server):
+        process.add_argument(
+            "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
+        )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -98,6 +99,8 @@ async def spawn(
             command,
             "--config",
             str(config_path),
+            "--parent-pid",
+            str(os.getpid()),
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
