@@ -1,0 +1,68 @@
+"""Connections to PostgreSQL: a few, each with timeouts, each held for one statement or transaction.
+
+Owns the pool. Never: holds a connection while a model generates, or waits without a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+
+from appliance.config import DatabaseConfig
+from appliance.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Generic in the type stubs only.
+    Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+else:
+    Pool = asyncpg.Pool
+    Connection = asyncpg.Connection
+
+APPLICATION_NAME = "appliance"
+CONNECT_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_MS = 2000
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 5000
+ACQUIRE_TIMEOUT_S = 5.0
+COMMAND_MARGIN_S = 2.0
+IDLE_CONNECTION_S = 300.0
+
+
+async def connect(url: str, config: DatabaseConfig) -> Pool:
+    """A pool of at most `config.pool_max` connections; opens none, so a database may be away.
+
+    Raises ConfigError when the URL is none.
+    """
+    try:
+        return await asyncpg.create_pool(
+            url,
+            min_size=0,
+            max_size=config.pool_max,
+            timeout=CONNECT_TIMEOUT_S,
+            # The server's own timeout comes first; this one is for a server that does not answer at all.
+            command_timeout=config.statement_timeout_ms / 1000 + COMMAND_MARGIN_S,
+            max_inactive_connection_lifetime=IDLE_CONNECTION_S,
+            reset=_nothing_to_reset,
+            server_settings={
+                "application_name": APPLICATION_NAME,
+                "statement_timeout": str(config.statement_timeout_ms),
+                "lock_timeout": str(LOCK_TIMEOUT_MS),
+                "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+            },
+        )
+    except (ValueError, asyncpg.InterfaceError) as error:
+        raise ConfigError(f"database.url: {error}") from error
+
+
+@asynccontextmanager
+async def acquired(pool: Pool) -> AsyncIterator[Connection]:
+    """One connection for a moment; raises TimeoutError when none is free in time."""
+    async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        yield connection  # type: ignore[misc]  # the stubs speak of a proxy with the same methods
+
+
+async def _nothing_to_reset(_: object) -> None:
+    """Our statements leave no session state, so giving a connection back costs no round trip."""

@@ -1,0 +1,205 @@
+-- name: create_conversation
+INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id)
+VALUES ($1::text, $2::uuid, $3::text, $4::text)
+ON CONFLICT (tenant, conversation_id) DO NOTHING;
+
+-- name: get_conversation
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+FROM appliance.conversations
+WHERE tenant = $1::text AND conversation_id = $2::uuid;
+
+-- name: newest_conversations
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+FROM appliance.conversations
+WHERE tenant = $1::text
+ORDER BY updated_at DESC, conversation_id DESC
+LIMIT $2::integer;
+
+-- name: conversations_before
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+FROM appliance.conversations
+WHERE tenant = $1::text AND (updated_at, conversation_id) < ($3::timestamptz, $4::uuid)
+ORDER BY updated_at DESC, conversation_id DESC
+LIMIT $2::integer;
+
+-- name: path
+-- From a message up to its root, or up to but not including message $4.
+WITH RECURSIVE path AS (
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+           prompt_tokens, prefix_hit_tokens, created_at
+    FROM appliance.messages
+    WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
+      AND message_id IS DISTINCT FROM $4::uuid
+    UNION ALL
+    SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
+           m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+    FROM path
+    JOIN appliance.messages AS m ON m.message_id = path.parent_id
+    WHERE m.tenant = $1::text AND m.conversation_id = $2::uuid
+      AND m.message_id IS DISTINCT FROM $4::uuid
+)
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+       prefix_hit_tokens, created_at
+FROM path
+ORDER BY depth;
+
+-- name: messages
+-- The whole tree, parents before children; of a tree larger than the limit, the newest messages.
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+       prefix_hit_tokens, created_at
+FROM (
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+           prompt_tokens, prefix_hit_tokens, created_at
+    FROM appliance.messages
+    WHERE tenant = $1::text AND conversation_id = $2::uuid
+    ORDER BY created_at DESC, depth DESC
+    LIMIT $3::integer
+) AS newest
+ORDER BY created_at, depth;
+
+-- name: get_message
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+       prefix_hit_tokens, created_at
+FROM appliance.messages
+WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid;
+
+-- name: append_turn
+-- $1 tenant, $2 conversation, $3 turn key, $4 parent or null, $5 title or null, $6 anchor or null,
+-- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
+-- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens.
+--
+-- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
+-- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
+-- and neither the second message nor the head follows. A clock set back does not make a message older
+-- than its parent.
+WITH conversation AS (
+    SELECT conversation_id
+    FROM appliance.conversations
+    WHERE tenant = $1::text AND conversation_id = $2::uuid
+    FOR NO KEY UPDATE
+), parent AS (
+    SELECT m.depth, m.created_at
+    FROM conversation
+    JOIN appliance.messages AS m ON m.tenant = $1::text AND m.conversation_id = $2::uuid
+    WHERE m.message_id = $4::uuid
+    FOR KEY SHARE OF m
+), place AS (
+    SELECT 0 AS depth, now() AS created_at FROM conversation WHERE $4::uuid IS NULL
+    UNION ALL
+    SELECT depth + 1, greatest(now(), created_at) FROM parent
+), user_message AS (
+    INSERT INTO appliance.messages (
+        tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
+        role, text, token_ids, tokenizer)
+    SELECT $1::text, $2::uuid, $7::uuid, $4::uuid, $3::uuid, place.depth, place.created_at,
+           $8::text, $9::text, $10::bytea, $11::text
+    FROM place
+    WHERE $7::uuid IS NOT NULL
+    ON CONFLICT DO NOTHING
+    RETURNING message_id, depth, created_at
+), reply_place AS (
+    SELECT message_id AS parent_id, depth + 1 AS depth, created_at FROM user_message
+    UNION ALL
+    SELECT $4::uuid, depth, created_at FROM place WHERE $7::uuid IS NULL
+), reply AS (
+    INSERT INTO appliance.messages (
+        tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
+        role, text, token_ids, tokenizer, finish_reason, prompt_tokens, prefix_hit_tokens)
+    SELECT $1::text, $2::uuid, $12::uuid, p.parent_id, $3::uuid, p.depth, p.created_at,
+           $13::text, $14::text, $15::bytea, $16::text, $17::text, $18::integer, $19::integer
+    FROM reply_place AS p
+    ON CONFLICT DO NOTHING
+    RETURNING message_id, created_at
+), head AS (
+    UPDATE appliance.conversations AS c
+    SET head_id = reply.message_id,
+        anchor_id = coalesce($6::uuid, c.anchor_id),
+        title = CASE WHEN c.title = '' THEN coalesce($5::text, '') ELSE c.title END,
+        updated_at = greatest(now(), c.updated_at)
+    FROM reply
+    WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
+    RETURNING reply.created_at
+)
+SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
+       EXISTS (SELECT FROM place) AS has_place,
+       (SELECT created_at FROM head) AS created_at;
+
+-- name: get_turn
+-- The messages of one send, the user's first (of several, if it was sent under several parents).
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+       prefix_hit_tokens, created_at
+FROM appliance.messages
+WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
+ORDER BY depth;
+
+-- name: set_head
+UPDATE appliance.conversations
+SET head_id = $3::uuid, updated_at = greatest(now(), updated_at)
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+  AND EXISTS (
+      SELECT FROM appliance.messages
+      WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
+  )
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+
+-- name: rename
+UPDATE appliance.conversations
+SET title = $3::text
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+
+-- name: lock_conversation
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+FROM appliance.conversations
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+FOR UPDATE;
+
+-- name: delete_conversation
+DELETE FROM appliance.conversations
+WHERE tenant = $1::text AND conversation_id = $2::uuid;
+
+-- name: delete_messages
+DELETE FROM appliance.messages
+WHERE tenant = $1::text AND conversation_id = $2::uuid;
+
+-- name: delete_branch
+-- A message and all below it.
+WITH RECURSIVE branch AS (
+    SELECT message_id
+    FROM appliance.messages
+    WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
+    UNION ALL
+    SELECT m.message_id
+    FROM branch
+    JOIN appliance.messages AS m ON m.parent_id = branch.message_id
+    WHERE m.tenant = $1::text AND m.conversation_id = $2::uuid
+)
+DELETE FROM appliance.messages AS m
+USING branch
+WHERE m.tenant = $1::text AND m.conversation_id = $2::uuid AND m.message_id = branch.message_id
+RETURNING m.message_id;
+
+-- name: newest_leaf
+-- The newest message at or below message $3, or of the whole conversation when it is null. A message
+-- is newer than its parent, so this is a leaf.
+WITH RECURSIVE branch AS (
+    SELECT message_id, created_at, depth
+    FROM appliance.messages
+    WHERE tenant = $1::text AND conversation_id = $2::uuid
+      AND (message_id = $3::uuid OR ($3::uuid IS NULL AND parent_id IS NULL))
+    UNION ALL
+    SELECT m.message_id, m.created_at, m.depth
+    FROM branch
+    JOIN appliance.messages AS m ON m.parent_id = branch.message_id
+    WHERE m.tenant = $1::text AND m.conversation_id = $2::uuid
+)
+SELECT message_id
+FROM branch
+ORDER BY created_at DESC, depth DESC, message_id
+LIMIT 1;
+
+-- name: repair_head
+UPDATE appliance.conversations
+SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at)
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;

@@ -1,0 +1,138 @@
+"""What the ledger stores and returns. Values only; owns no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from appliance.errors import InvalidRequest
+from appliance.tokens import TokenIds
+
+TITLE_CHARACTERS_MAX = 200
+"""The schema's check; `Ledger.rename` refuses more, `Ledger.append_turn` cuts."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A tree of messages; `head_id` is the leaf that is shown, `anchor_id` the first message still sent.
+
+    Both are None until a turn sets them. `title` is empty until one is given. Times are UTC.
+    """
+
+    tenant: str
+    conversation_id: UUID
+    title: str
+    character: str | None
+    head_id: UUID | None
+    anchor_id: UUID | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def cursor(self) -> Cursor:
+        """The place of this conversation in the list, newest first."""
+        return Cursor(updated_at=self.updated_at, conversation_id=self.conversation_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A place in the list of conversations: the next page holds what is older."""
+
+    updated_at: datetime
+    conversation_id: UUID
+
+    def __str__(self) -> str:
+        """Text for a URL: microseconds since 1970 and the conversation's id."""
+        return f"{(self.updated_at - _EPOCH) // timedelta(microseconds=1)}.{self.conversation_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor whose `str` this is; raises InvalidRequest."""
+        microseconds, _, conversation_id = text.partition(".")
+        try:
+            return cls(
+                updated_at=_EPOCH + timedelta(microseconds=int(microseconds)),
+                conversation_id=UUID(conversation_id),
+            )
+        except (ValueError, OverflowError) as error:
+            raise InvalidRequest("not a place in this list", param="before") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A stored message; never changed once written.
+
+    `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The
+    last three of the counts belong to replies: the prompt's tokens and how many of them the cache held.
+    """
+
+    message_id: UUID
+    parent_id: UUID | None
+    role: str
+    text: str
+    token_ids: TokenIds | None
+    tokenizer: str | None
+    finish_reason: str | None
+    prompt_tokens: int | None
+    prefix_hit_tokens: int | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message to be appended; its id is chosen by the caller, so that a stream can name it early."""
+
+    message_id: UUID
+    role: str
+    text: str
+    token_ids: TokenIds | None = None
+    tokenizer: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    prefix_hit_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTurn:
+    """One turn, complete: a user's message and its reply, or a reply alone (a swipe, a greeting).
+
+    `parent_id` is the message it continues, None for a new root. `turn_key` names the send: the same
+    key under the same parent is stored once, however often it is appended. `title` is used when the
+    conversation has none yet; `anchor_id` moves the conversation's anchor, None leaves it.
+    """
+
+    turn_key: UUID
+    tenant: str
+    conversation_id: UUID
+    parent_id: UUID | None
+    user: NewMessage | None
+    assistant: NewMessage
+    title: str | None = None
+    anchor_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTurn:
+    """A turn as it stands in the database; `replayed` when an earlier append had already stored it.
+
+    The messages of a replayed turn are those stored first: their ids may differ from the ids offered.
+    """
+
+    user: Message | None
+    assistant: Message
+    replayed: bool
+
+
+def stored_turn(messages: Sequence[Message], parent_id: UUID | None) -> StoredTurn | None:
+    """The turn under one parent among the messages of a turn key, None when there is none."""
+    first = next((m for m in messages if m.parent_id == parent_id), None)
+    if first is None:
+        return None
+    reply = next((m for m in messages if m.parent_id == first.message_id), None)
+    if reply is None:
+        return StoredTurn(user=None, assistant=first, replayed=True)
+    return StoredTurn(user=first, assistant=reply, replayed=True)
