@@ -7,9 +7,8 @@ two calls, changes a message once written, or reads a tenant's row for another t
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -17,18 +16,24 @@ import asyncpg
 from appliance.errors import Conflict, InvalidRequest, NotFound
 from appliance.store.pool import Connection, Pool, acquired
 from appliance.store.queries import load_queries
-from appliance.store.retry import retrying
-from appliance.store.text import storable
-from appliance.store.values import (
+from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
     Conversation,
     Cursor,
     FinishedTurn,
     Message,
-    NewMessage,
     StoredTurn,
     stored_turn,
 )
+from appliance.store.retry import retrying
+from appliance.store.rows import (
+    append_arguments,
+    appended_turn,
+    read_conversation,
+    read_message,
+    read_messages,
+)
+from appliance.store.text import storable
 
 T = TypeVar("T")
 
@@ -45,10 +50,12 @@ class Ledger:
     method raises StorageUnavailable. A conversation or message of another tenant is NotFound.
     """
 
-    def __init__(self, pool: Pool, *, write_retry_s: float, jitter: random.Random) -> None:
+    def __init__(
+        self, pool: Pool, *, write_retry_s: float = 30.0, jitter: random.Random | None = None
+    ) -> None:
         self._pool = pool
         self._write_retry_s = write_retry_s
-        self._jitter = jitter
+        self._jitter = jitter or random.Random()
 
     async def create(
         self, tenant: str, conversation_id: UUID, *, title: str = "", character: str | None = None
@@ -71,9 +78,10 @@ class Ledger:
     async def list(
         self, tenant: str, *, limit: int, before: Cursor | None = None
     ) -> tuple[Conversation, ...]:
-        """A tenant's conversations, last changed first; at most `limit`, PAGE_CONVERSATIONS_MAX in any case.
+        """A tenant's conversations, last changed first.
 
-        `before` is the cursor of the last conversation of the page before.
+        At most `limit` of them, and never more than PAGE_CONVERSATIONS_MAX. `before` is the
+        cursor of the last conversation of the page before.
         """
         rows = min(limit, PAGE_CONVERSATIONS_MAX)
         if before is None:
@@ -81,7 +89,7 @@ class Ledger:
         else:
             place = (before.updated_at, before.conversation_id)
             found = await self._fetch("conversations_before", tenant, rows, *place)
-        return tuple(_conversation(row) for row in found)
+        return tuple(read_conversation(row) for row in found)
 
     async def path(
         self, tenant: str, conversation_id: UUID, leaf_id: UUID, *, after: UUID | None = None
@@ -90,26 +98,26 @@ class Ledger:
 
         Reads as many rows as it returns. Empty when there is no such message, or `after` is the leaf.
         """
-        return _messages(await self._fetch("path", tenant, conversation_id, leaf_id, after))
+        return read_messages(await self._fetch("path", tenant, conversation_id, leaf_id, after))
 
     async def messages(self, tenant: str, conversation_id: UUID) -> tuple[Message, ...]:
         """The whole tree, parents first; of a larger one the newest TREE_MESSAGES_MAX messages."""
         rows = await self._fetch("messages", tenant, conversation_id, TREE_MESSAGES_MAX)
-        return _messages(rows)
+        return read_messages(rows)
 
     async def message(self, tenant: str, conversation_id: UUID, message_id: UUID) -> Message:
         """One message; raises NotFound."""
         rows = await self._fetch("get_message", tenant, conversation_id, message_id)
         if not rows:
             raise NotFound(f"no message {message_id} in conversation {conversation_id}")
-        return _message(rows[0])
+        return read_message(rows[0])
 
     async def turn(
         self, tenant: str, conversation_id: UUID, parent_id: UUID | None, turn_key: UUID
     ) -> StoredTurn | None:
         """The turn stored under this parent and key, None when it was not stored (yet)."""
         rows = await self._fetch("get_turn", tenant, conversation_id, turn_key)
-        return stored_turn(_messages(rows), parent_id)
+        return stored_turn(read_messages(rows), parent_id)
 
     async def append_turn(self, turn: FinishedTurn) -> StoredTurn:
         """Store a turn and move the head to its reply, in one statement and transaction.
@@ -119,20 +127,20 @@ class Ledger:
         is at the one stored last. Raises NotFound when conversation or parent is gone, Conflict when
         a message id is taken, StorageUnavailable.
         """
-        arguments = _arguments(turn)
+        arguments = append_arguments(turn)
 
         async def operation(connection: Connection) -> StoredTurn:
             row = await connection.fetchrow(QUERIES["append_turn"], *arguments)
             assert row is not None
             if row["created_at"] is not None:
-                return _appended(turn, row["created_at"])
+                return appended_turn(turn, row["created_at"])
             if not row["has_conversation"]:
                 raise NotFound(f"no conversation {turn.conversation_id}")
             if not row["has_place"]:
                 raise NotFound(f"no message {turn.parent_id} in {turn.conversation_id}")
             key = (turn.tenant, turn.conversation_id, turn.turn_key)
             rows = await connection.fetch(QUERIES["get_turn"], *key)
-            stored = stored_turn(_messages(rows), turn.parent_id)
+            stored = stored_turn(read_messages(rows), turn.parent_id)
             if stored is None:
                 raise Conflict(f"a message of turn {turn.turn_key} has the id of another message")
             return stored
@@ -185,16 +193,18 @@ class Ledger:
 
         return await self._write(operation)
 
-    async def _change(self, query: str, tenant: str, conversation_id: UUID, value: object) -> Any:
+    async def _change(
+        self, query: str, tenant: str, conversation_id: UUID, value: object
+    ) -> Conversation:
         async def operation(connection: Connection) -> Conversation:
             row = await connection.fetchrow(QUERIES[query], tenant, conversation_id, value)
             if row is None:
                 raise NotFound(f"no such conversation or message: {conversation_id}")
-            return _conversation(row)
+            return read_conversation(row)
 
         return await self._write(operation)
 
-    async def _fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+    async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         return await self._read(lambda connection: connection.fetch(QUERIES[query], *arguments))
 
     async def _read(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
@@ -217,7 +227,7 @@ async def _get(connection: Connection, tenant: str, conversation_id: UUID) -> Co
     row = await connection.fetchrow(QUERIES["get_conversation"], tenant, conversation_id)
     if row is None:
         raise NotFound(f"no conversation {conversation_id}")
-    return _conversation(row)
+    return read_conversation(row)
 
 
 async def _delete_branch(
@@ -227,7 +237,7 @@ async def _delete_branch(
     row = await connection.fetchrow(QUERIES["lock_conversation"], *key)
     if row is None:
         raise NotFound(f"no conversation {conversation_id}")
-    before = _conversation(row)
+    before = read_conversation(row)
     top = await connection.fetchrow(QUERIES["get_message"], *key, message_id)
     if top is None:
         if again:
@@ -242,7 +252,7 @@ async def _delete_branch(
         anchor_id = None
     row = await connection.fetchrow(QUERIES["repair_head"], *key, head_id, anchor_id)
     assert row is not None
-    return _conversation(row)
+    return read_conversation(row)
 
 
 def _checked_title(title: str) -> str:
@@ -252,75 +262,3 @@ def _checked_title(title: str) -> str:
             param="title",
         )
     return storable(title)
-
-
-def _arguments(turn: FinishedTurn) -> tuple[object, ...]:
-    title = None if turn.title is None else storable(turn.title)[:TITLE_CHARACTERS_MAX]
-    user, reply = turn.user, turn.assistant
-    return (
-        *(turn.tenant, turn.conversation_id, turn.turn_key, turn.parent_id, title, turn.anchor_id),
-        *((None,) * 5 if user is None else _columns(user)),
-        *_columns(reply),
-        *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
-    )
-
-
-def _columns(message: NewMessage) -> tuple[object, ...]:
-    return (
-        *(message.message_id, message.role, storable(message.text)),
-        *(message.token_ids, message.tokenizer),
-    )
-
-
-def _appended(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
-    user = None if turn.user is None else _written(turn.user, turn.parent_id, created_at)
-    parent_id = turn.parent_id if user is None else user.message_id
-    assistant = _written(turn.assistant, parent_id, created_at)
-    return StoredTurn(user=user, assistant=assistant, replayed=False)
-
-
-def _written(message: NewMessage, parent_id: UUID | None, created_at: datetime) -> Message:
-    return Message(
-        message_id=message.message_id,
-        parent_id=parent_id,
-        role=message.role,
-        text=storable(message.text),
-        token_ids=message.token_ids,
-        tokenizer=message.tokenizer,
-        finish_reason=message.finish_reason,
-        prompt_tokens=message.prompt_tokens,
-        prefix_hit_tokens=message.prefix_hit_tokens,
-        created_at=created_at,
-    )
-
-
-def _messages(rows: Iterable[asyncpg.Record]) -> tuple[Message, ...]:
-    return tuple(_message(row) for row in rows)
-
-
-def _message(row: asyncpg.Record) -> Message:
-    return Message(
-        message_id=row["message_id"],
-        parent_id=row["parent_id"],
-        role=row["role"],
-        text=row["text"],
-        token_ids=row["token_ids"],
-        tokenizer=row["tokenizer"],
-        finish_reason=row["finish_reason"],
-        prompt_tokens=row["prompt_tokens"],
-        prefix_hit_tokens=row["prefix_hit_tokens"],
-        created_at=row["created_at"],
-    )
-
-
-def _conversation(row: asyncpg.Record) -> Conversation:
-    return Conversation(
-        tenant=row["tenant"],
-        conversation_id=row["conversation_id"],
-        title=row["title"],
-        character=row["character_id"],
-        head_id=row["head_id"],
-        anchor_id=row["anchor_id"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    )

@@ -1,0 +1,99 @@
+"""Between values and rows: parameters of the ledger's queries, and what their columns mean.
+
+Pure functions; never talks to a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from appliance.store.records import (
+    TITLE_CHARACTERS_MAX,
+    Conversation,
+    FinishedTurn,
+    Message,
+    NewMessage,
+    StoredTurn,
+)
+from appliance.store.text import storable
+
+
+def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
+    """The parameters of the query `append_turn`, in its order."""
+    title = None if turn.title is None else storable(turn.title)[:TITLE_CHARACTERS_MAX]
+    user, reply = turn.user, turn.assistant
+    return (
+        *(turn.tenant, turn.conversation_id, turn.turn_key, turn.parent_id, title, turn.anchor_id),
+        *((None,) * 5 if user is None else _columns(user)),
+        *_columns(reply),
+        *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
+    )
+
+
+def _columns(message: NewMessage) -> tuple[object, ...]:
+    return (
+        *(message.message_id, message.role, storable(message.text)),
+        *(message.token_ids, message.tokenizer),
+    )
+
+
+def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
+    """What a first append stored: the turn offered, with the database's time."""
+    user = None if turn.user is None else _written(turn.user, turn.parent_id, created_at)
+    parent_id = turn.parent_id if user is None else user.message_id
+    assistant = _written(turn.assistant, parent_id, created_at)
+    return StoredTurn(user=user, assistant=assistant, replayed=False)
+
+
+def _written(message: NewMessage, parent_id: UUID | None, created_at: datetime) -> Message:
+    return Message(
+        message_id=message.message_id,
+        parent_id=parent_id,
+        role=message.role,
+        text=storable(message.text),
+        token_ids=message.token_ids,
+        tokenizer=message.tokenizer,
+        finish_reason=message.finish_reason,
+        prompt_tokens=message.prompt_tokens,
+        prefix_hit_tokens=message.prefix_hit_tokens,
+        created_at=created_at,
+    )
+
+
+def read_messages(rows: Iterable[asyncpg.Record]) -> tuple[Message, ...]:
+    """Rows of the message columns as values."""
+    return tuple(read_message(row) for row in rows)
+
+
+def read_message(row: asyncpg.Record) -> Message:
+    """A row of the message columns as a value."""
+    return Message(
+        message_id=row["message_id"],
+        parent_id=row["parent_id"],
+        role=row["role"],
+        text=row["text"],
+        token_ids=row["token_ids"],
+        tokenizer=row["tokenizer"],
+        finish_reason=row["finish_reason"],
+        prompt_tokens=row["prompt_tokens"],
+        prefix_hit_tokens=row["prefix_hit_tokens"],
+        created_at=row["created_at"],
+    )
+
+
+def read_conversation(row: asyncpg.Record) -> Conversation:
+    """A row of the conversation columns as a value."""
+    return Conversation(
+        tenant=row["tenant"],
+        conversation_id=row["conversation_id"],
+        title=row["title"],
+        character=row["character_id"],
+        head_id=row["head_id"],
+        anchor_id=row["anchor_id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
