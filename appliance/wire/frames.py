@@ -1,4 +1,4 @@
-"""The frames between server and engine, and their encoding. Owns no socket.
+"""The frames between server and engine, and their encoding. Never opens a socket.
 
 A frame on the socket is a 4-byte big-endian length followed by one msgpack map with a `type` field.
 The server sends `Generate`, `Cancel` and `Ask`; the engine sends `Hello` once per connection, and for
@@ -157,3 +157,29 @@ def decode_from_server(body: bytes) -> ServerFrame:
 def decode_from_engine(body: bytes) -> EngineFrame:
     """Parse one frame body on the server's side; raises msgspec.DecodeError."""
     return _engine_decoder.decode(body)
+
+
+class FrameSplitter:
+    """Cuts a byte stream into frame bodies. Holds at most one unfinished frame."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Bodies that became whole; raises ValueError when a frame announces too many bytes."""
+        self._pending += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(self._pending) - start >= LENGTH_BYTES:
+            length = int.from_bytes(self._pending[start : start + LENGTH_BYTES], "big")
+            if length > FRAME_BYTES_MAX:
+                raise ValueError(
+                    f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}"
+                )
+            body = start + LENGTH_BYTES
+            if len(self._pending) < body + length:
+                break
+            bodies.append(bytes(self._pending[body : body + length]))
+            start = body + length
+        del self._pending[:start]
+        return bodies

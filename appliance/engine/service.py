@@ -1,0 +1,164 @@
+"""Joins the step loop to the socket: frames become calls, events become bytes. Never: computes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from appliance._core import PrefixIndex
+from appliance.engine.connections import Arrival, Connections, Disconnected, Received
+from appliance.engine.counters import stats_values
+from appliance.engine.invariants import check_engine
+from appliance.engine.limits import EngineLimits
+from appliance.engine.loop import EngineLoop
+from appliance.engine.runner import DeviceLost, Runner
+from appliance.errors import GenerationFailed, ShuttingDown
+from appliance.model.decoder import Decoder
+from appliance.wire.frames import (
+    PROTOCOL,
+    Ask,
+    Cancel,
+    Finished,
+    Frame,
+    Generate,
+    Hello,
+    Stats,
+    encode,
+)
+
+log = logging.getLogger("appliance.engine")
+
+FLUSH_S = 2.0
+"""How long the last events may take to reach a server that reads slowly."""
+
+EXIT_DRAINED = 0
+EXIT_DEVICE_LOST = 1
+
+
+class EngineService:
+    """A loaded engine and its socket."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        limits: EngineLimits,
+        connections: Callable[[Hello], Connections],
+        *,
+        pid: int,
+        drain_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`."""
+        cache = decoder.new_cache(limits.pages, limits.page_size)
+        Runner(decoder, cache).warm_up()
+        self._index = PrefixIndex(page_size=limits.page_size, pages=limits.pages)
+        self._page_size = limits.page_size
+        self._outbox: dict[int, bytearray] = {}
+        self._loop = EngineLoop(
+            decoder, cache, self._index, limits.loop, clock=clock, send=self._put
+        )
+        self._clock = clock
+        self._drain_s = drain_s
+        self._drain_until: float | None = None
+        self._connections = connections(
+            Hello(
+                protocol=PROTOCOL,
+                pid=pid,
+                model_fingerprint=decoder.fingerprint,
+                vocab_size=decoder.config.vocab_size,
+                context_tokens_max=limits.loop.context_tokens_max,
+                page_size=limits.page_size,
+                pages_total=limits.pages,
+                waiting_max=limits.loop.waiting_max,
+                device=str(decoder.device),
+            )
+        )
+
+    def stop(self) -> None:
+        """Drain and end; a second call ends at once. For other threads and signal handlers."""
+        self._connections.ask_stop()
+
+    def serve(self) -> int:
+        """Listen and run until `stop`; returns the exit code. Raises ConfigError before listening."""
+        self._connections.open()
+        log.info("engine_ready")
+        try:
+            self._run()
+            return EXIT_DRAINED
+        except DeviceLost:
+            log.critical("device_lost")
+            return EXIT_DEVICE_LOST
+        finally:
+            self._loop.fail_all(
+                GenerationFailed("the engine failed on this request")
+                if self._drain_until is None
+                else ShuttingDown("the engine is shutting down")
+            )
+            self._connections.send(self._outbox)
+            self._connections.close(FLUSH_S)
+
+    def _run(self) -> None:
+        while True:
+            for arrival in self._connections.receive(self._patience_s()):
+                self._handle(arrival)
+            if self._drain_until is not None and (
+                self._loop.is_idle or self._clock() >= self._drain_until
+            ):
+                return
+            self._loop.step()
+            outbox, self._outbox = self._outbox, {}
+            self._connections.send(outbox)
+
+    def _patience_s(self) -> float | None:
+        """How long to wait for an arrival: not at all while there is work."""
+        return None if self._loop.is_idle and self._drain_until is None else 0.0
+
+    def _handle(self, arrival: Arrival) -> None:
+        if isinstance(arrival, Received):
+            self._handle_frame(arrival)
+        elif isinstance(arrival, Disconnected):
+            self._loop.disconnect(arrival.connection)
+        elif self._drain_until is None:
+            log.info("engine_draining", extra={"drain_s": self._drain_s})
+            self._drain_until = self._clock() + self._drain_s
+            self._connections.stop_listening()
+            self._loop.refuse_waiting()
+        else:
+            self._drain_until = self._clock()
+
+    def _handle_frame(self, received: Received) -> None:
+        connection, frame = received.connection, received.frame
+        if isinstance(frame, Cancel):
+            self._loop.cancel(connection, frame.request_id, frame.keep_tokens)
+        elif isinstance(frame, Ask):
+            self._put(connection, self._answer(frame))
+        elif self._drain_until is None:
+            self._loop.submit(connection, frame)
+        else:
+            self._put(connection, _refusal(frame))
+
+    def _answer(self, ask: Ask) -> Stats:
+        failure = None
+        if ask.check:
+            try:
+                check_engine(self._loop.sequences, self._index, self._page_size)
+            except AssertionError as error:
+                log.error("check_failed", extra={"failure": str(error)})
+                failure = str(error) or "an invariant is broken"
+        values = stats_values(self._loop.counters, self._loop.sequences, self._index.stats())
+        return Stats(request_id=ask.request_id, values=values, check_failure=failure)
+
+    def _put(self, connection: int, frame: Frame) -> None:
+        self._outbox.setdefault(connection, bytearray()).extend(encode(frame))
+
+
+def _refusal(request: Generate) -> Finished:
+    error = ShuttingDown("the engine is shutting down")
+    return Finished(
+        request_id=request.request_id,
+        reason="failed",
+        new_tokens=0,
+        error_code=error.code,
+        error_message=error.message,
+    )
