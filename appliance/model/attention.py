@@ -47,14 +47,30 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
         v = _checked(v, key_shape)
         out = torch.empty(query_shape)
         _core.store_kv(
-            k.data_ptr(), v.data_ptr(), k_cache.data_ptr(), v_cache.data_ptr(), batch.slots,
-            kv_heads=kv_heads, head_dim=head_dim, pages=pages, page_size=page_size,
+            k.data_ptr(),
+            v.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            batch.slots,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            pages=pages,
+            page_size=page_size,
         )
         _core.paged_attention(
-            out.data_ptr(), q.data_ptr(), k_cache.data_ptr(), v_cache.data_ptr(),
-            query_starts=batch.query_starts, context_lens=batch.context_lens,
-            page_tables=batch.page_tables, page_starts=batch.page_starts,
-            heads=heads, kv_heads=kv_heads, head_dim=head_dim, pages=pages, page_size=page_size,
+            out.data_ptr(),
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            query_starts=batch.query_starts,
+            context_lens=batch.context_lens,
+            page_tables=batch.page_tables,
+            page_starts=batch.page_starts,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            pages=pages,
+            page_size=page_size,
             scale=scale,
         )
         return out
@@ -130,7 +146,7 @@ class _Group:
         self.page_table = table.to(device)
         query_positions = torch.tensor([list(row) for row in last_positions], device=device)
         key_positions = torch.arange(pages * page_size, device=device)
-        self.mask = (key_positions <= query_positions[:, None, :, None])
+        self.mask = key_positions <= query_positions[:, None, :, None]
 
 
 def _by_new_tokens(batch: StepBatch) -> list[list[int]]:

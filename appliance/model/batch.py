@@ -45,7 +45,9 @@ class StepBatch:
         tokens = self.tokens
         starts, tables = unpack(self.query_starts), unpack(self.page_starts)
         contexts, slots, page_ids = (
-            unpack(self.context_lens), unpack(self.slots), unpack(self.page_tables)
+            unpack(self.context_lens),
+            unpack(self.slots),
+            unpack(self.page_tables),
         )
         assert tokens > 0
         assert self.token_ids.shape == self.positions.shape == (tokens,)

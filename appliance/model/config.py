@@ -79,9 +79,7 @@ def read_config(directory: Path) -> ModelConfig:
     return parse_config(fields, generation, str(path))
 
 
-def parse_config(
-    fields: dict[str, Any], generation: dict[str, Any], source: str
-) -> ModelConfig:
+def parse_config(fields: dict[str, Any], generation: dict[str, Any], source: str) -> ModelConfig:
     """`ModelConfig` from the fields of `config.json` and `generation_config.json`.
 
     `source` names the file in messages. Raises ModelError.

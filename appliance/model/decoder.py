@@ -79,9 +79,7 @@ class Decoder:
         return rotated[:, : config.heads], rotated[:, config.heads :], v
 
 
-def _rotary_tables(
-    config: ModelConfig, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotary_tables(config: ModelConfig, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin, float32 [context_tokens, 1, head_dim], halves as in arXiv:2104.09864.
 
     Computed as `transformers` does, in float32, so that logits agree to the last bits.

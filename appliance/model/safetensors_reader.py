@@ -1,0 +1,174 @@
+"""Where each tensor of a safetensors checkpoint lies, proved against the files' sizes. Never: the data.
+
+Format: an 8-byte little-endian header length, a JSON header {name: {dtype, shape, data_offsets}},
+then the data without holes (https://github.com/huggingface/safetensors, "Format").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from appliance.errors import ModelError
+from appliance.model.config import read_json
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+HEADER_BYTES_MAX = 100 * 2**20
+LENGTH_BYTES = 8
+DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+"""The element types that are accepted."""
+
+_CAUSES = {
+    b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`",
+    b"PK\x03\x04": "is a zip or pickle checkpoint; convert it to safetensors",
+    b"\x80": "is a pickle; convert it to safetensors",
+    b"<": "is a web page, not a checkpoint; download it again",
+    b"GGUF": "is a GGUF file; name it *.gguf and point the model path at it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor: `dtype` is a key of `DTYPE_BYTES`, `offset` counts from the start of `file`."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def read_checkpoint(directory: Path) -> dict[str, TensorEntry]:
+    """Every tensor of a model directory: of the shards its index names, else of the single file.
+
+    Raises ModelError with the file and the cause.
+    """
+    if not (directory / INDEX_FILE).exists():
+        return read_header(directory / SINGLE_FILE)
+    weight_map = _read_index(directory / INDEX_FILE)
+    tensors: dict[str, TensorEntry] = {}
+    for file_name in sorted(set(weight_map.values())):
+        for name, entry in read_header(directory / file_name).items():
+            if name in tensors:
+                raise ModelError(f"{entry.file}: {name} is in {tensors[name].file.name} as well")
+            tensors[name] = entry
+    for name, file_name in weight_map.items():
+        if name not in tensors or tensors[name].file.name != file_name:
+            raise ModelError(
+                f"{directory / file_name}: lacks {name}, which {INDEX_FILE} puts there"
+            )
+    return tensors
+
+
+def checkpoint_files(directory: Path) -> list[Path]:
+    """The weight files `read_checkpoint` reads, in a fixed order."""
+    if not (directory / INDEX_FILE).exists():
+        return [directory / SINGLE_FILE]
+    return [directory / name for name in sorted(set(_read_index(directory / INDEX_FILE).values()))]
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    index = read_json(path)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{path}: has no weight_map")
+    for name, file_name in weight_map.items():
+        plain = isinstance(file_name, str) and file_name == Path(file_name).name
+        if not plain or not file_name.endswith(".safetensors"):
+            raise ModelError(
+                f"{path}: {name} is said to be in {file_name!r}, "
+                "not a .safetensors file of this directory"
+            )
+    return weight_map
+
+
+def read_header(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of one file; reads the header only. Raises ModelError."""
+    try:
+        if not path.is_file():
+            raise ModelError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(64)
+            header_bytes = _header_bytes(path, start, size)
+            file.seek(LENGTH_BYTES)
+            header = file.read(header_bytes)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        fields = msgspec.json.decode(header, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: damaged: its header is not valid JSON ({error})") from error
+    fields.pop("__metadata__", None)
+    data_start = LENGTH_BYTES + header_bytes
+    tensors = {name: _entry(path, name, value, data_start) for name, value in fields.items()}
+    _check_tiling(path, tensors, data_start, size)
+    return tensors
+
+
+def _header_bytes(path: Path, start: bytes, size: int) -> int:
+    """The length of the JSON header, or a ModelError that says what the file really is."""
+    if size == 0:
+        raise ModelError(f"{path}: the file is empty; download it again")
+    for magic, cause in _CAUSES.items():
+        if start.startswith(magic):
+            # A header length may begin with any byte; only a whole header makes it one.
+            length = int.from_bytes(start[:LENGTH_BYTES], "little")
+            if start[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{" or length > size:
+                raise ModelError(f"{path}: {cause}")
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if size <= LENGTH_BYTES or start[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{":
+        raise ModelError(f"{path}: not a safetensors file, or cut off ({size} bytes)")
+    if length > HEADER_BYTES_MAX or LENGTH_BYTES + length > size:
+        raise ModelError(
+            f"{path}: damaged or cut off: says its header has {length} bytes, the file has {size}"
+        )
+    return length
+
+
+def _entry(path: Path, name: str, value: Any, data_start: int) -> TensorEntry:
+    """One header field as a `TensorEntry`; its own numbers are checked, not yet its neighbours'."""
+    where = f"{path}: {name}"
+    if not isinstance(value, dict):
+        raise ModelError(f"{where}: damaged header entry")
+    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
+    if dtype not in DTYPE_BYTES:
+        raise ModelError(f"{where}: element type {dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise ModelError(f"{where}: damaged header entry: shape {shape!r}, offsets {offsets!r}")
+    begin, end = offsets
+    nbytes = math.prod(shape) * DTYPE_BYTES[dtype]
+    if end - begin != nbytes:
+        raise ModelError(f"{where}: shape {shape} needs {nbytes} bytes, offsets give {end - begin}")
+    return TensorEntry(
+        file=path, dtype=dtype, shape=tuple(shape), offset=data_start + begin, nbytes=nbytes
+    )
+
+
+def _are_sizes(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= 8
+        and all(type(item) is int and 0 <= item < 2**63 for item in value)
+    )
+
+
+def _check_tiling(path: Path, tensors: dict[str, TensorEntry], data_start: int, size: int) -> None:
+    """The tensors cover the data exactly: no overlap, no hole, nothing past the end."""
+    position = data_start
+    for name, entry in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if entry.offset != position:
+            problem = (
+                "overlaps the tensor before it" if entry.offset < position else "follows a hole"
+            )
+            raise ModelError(f"{path}: {name} {problem} in the data (offset {entry.offset})")
+        position += entry.nbytes
+    if position > size:
+        raise ModelError(f"{path}: cut off: {size} bytes where its header needs {position}")
+    if position < size:
+        raise ModelError(f"{path}: {size - position} bytes too long for its header")
