@@ -138,7 +138,7 @@ class _Group:
         for index, member in enumerate(members):
             used = -(-contexts[member] // page_size)
             first = page_starts[member]
-            table[index, :used] = torch.tensor(page_ids[first : first + used].tolist())
+            table[index, :used] = torch.tensor(list(page_ids[first : first + used]))
             start, stop = query_starts[member], query_starts[member + 1]
             rows.append(range(start, stop))
             last_positions.append(range(contexts[member] - (stop - start), contexts[member]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -171,6 +171,10 @@ def _token_ids(value: Any, vocab_size: int, name: str, source: str) -> tuple[int
     return tuple(values)
 
 
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float)
+
+
 class _Numbers:
     """Reads numbers out of JSON fields with the file and the field in every message."""
 
@@ -194,6 +198,6 @@ class _Numbers:
         value = self._fields.get(name)
         if value is None:
             value = default
-        if type(value) not in (int, float) or not (math.isfinite(value) and value > 0):
+        if not _is_number(value) or not (math.isfinite(value) and value > 0):
             raise ModelError(f"{self._source}: {name} is {value!r}, not a positive number")
         return float(value)

@@ -213,7 +213,8 @@ class _Header:
             return self._string(self._size)
         if kind == _ARRAY:
             return self._array(self._u32())
-        return self._scalars(kind, 1)[0].item()
+        scalar: int | float | bool = self._scalars(kind, 1)[0].item()
+        return scalar
 
     def _array(self, kind: int) -> GgufValue:
         length = self._u64()

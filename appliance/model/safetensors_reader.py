@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
@@ -41,6 +41,17 @@ class TensorEntry:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _HeaderField(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor as the header describes it; offsets are half open, from the start of the data."""
+
+    dtype: str
+    shape: Annotated[list[_Size], msgspec.Meta(max_length=8)]
+    data_offsets: tuple[_Size, _Size]
 
 
 def read_checkpoint(directory: Path) -> dict[str, TensorEntry]:
@@ -101,7 +112,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        fields = msgspec.json.decode(header, type=dict[str, Any])
+        fields = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: damaged: its header is not valid JSON ({error})") from error
     fields.pop("__metadata__", None)
@@ -131,30 +142,28 @@ def _header_bytes(path: Path, start: bytes, size: int) -> int:
     return length
 
 
-def _entry(path: Path, name: str, value: Any, data_start: int) -> TensorEntry:
+def _entry(path: Path, name: str, raw: msgspec.Raw, data_start: int) -> TensorEntry:
     """One header field as a `TensorEntry`; its own numbers are checked, not yet its neighbours'."""
     where = f"{path}: {name}"
-    if not isinstance(value, dict):
-        raise ModelError(f"{where}: damaged header entry")
-    dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
-    if dtype not in DTYPE_BYTES:
-        raise ModelError(f"{where}: element type {dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
-    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise ModelError(f"{where}: damaged header entry: shape {shape!r}, offsets {offsets!r}")
-    begin, end = offsets
-    nbytes = math.prod(shape) * DTYPE_BYTES[dtype]
+    try:
+        field = msgspec.json.decode(raw, type=_HeaderField)
+    except msgspec.DecodeError as error:
+        raise ModelError(f"{where}: damaged header entry ({error})") from error
+    if field.dtype not in DTYPE_BYTES:
+        known = ", ".join(DTYPE_BYTES)
+        raise ModelError(f"{where}: element type {field.dtype!r} is not supported: {known}")
+    begin, end = field.data_offsets
+    nbytes = math.prod(field.shape) * DTYPE_BYTES[field.dtype]
     if end - begin != nbytes:
-        raise ModelError(f"{where}: shape {shape} needs {nbytes} bytes, offsets give {end - begin}")
+        raise ModelError(
+            f"{where}: shape {field.shape} needs {nbytes} bytes, its offsets give {end - begin}"
+        )
     return TensorEntry(
-        file=path, dtype=dtype, shape=tuple(shape), offset=data_start + begin, nbytes=nbytes
-    )
-
-
-def _are_sizes(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= 8
-        and all(type(item) is int and 0 <= item < 2**63 for item in value)
+        file=path,
+        dtype=field.dtype,
+        shape=tuple(field.shape),
+        offset=data_start + begin,
+        nbytes=nbytes,
     )
 
 
