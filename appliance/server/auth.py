@@ -1,0 +1,86 @@
+"""API keys: which tenant a request speaks for. Holds digests only; never a key, never a log line."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.config import ServerConfig
+from appliance.errors import ConfigError, Unauthorized
+
+LOCAL_TENANT = "local"
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    tenant: str
+    digest: bytes
+
+
+class Keys:
+    """The configured keys. Without any, everybody on this machine is the tenant `local`."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self._entries = tuple(entries)
+
+    @classmethod
+    def from_config(cls, config: ServerConfig) -> Keys:
+        """Check the configured keys; raises ConfigError.
+
+        An empty list would let anybody in, so it is accepted on loopback only.
+        """
+        if not config.api_keys and not is_loopback(config.host):
+            raise ConfigError(
+                f"server.api_keys is empty, and server.host {config.host!r} can be reached from other "
+                "machines: add a key, or listen on 127.0.0.1"
+            )
+        entries = []
+        for number, key in enumerate(config.api_keys):
+            try:
+                digest = bytes.fromhex(key.sha256)
+            except ValueError:
+                digest = b""
+            if len(digest) != _DIGEST_BYTES:
+                raise ConfigError(f"server.api_keys[{number}].sha256 must be 64 hexadecimal digits")
+            entries.append(_Entry(tenant=key.tenant, digest=digest))
+        return cls(entries)
+
+    @property
+    def required(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self._entries)
+
+    def tenant(self, authorization: Sequence[str]) -> str:
+        """The tenant of a request with these `Authorization` headers; raises Unauthorized."""
+        if not self._entries:
+            return LOCAL_TENANT
+        if len(authorization) != 1:
+            raise Unauthorized("Send the API key in one header: Authorization: Bearer KEY.")
+        scheme, _, key = authorization[0].strip().partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise Unauthorized("Send the API key in one header: Authorization: Bearer KEY.")
+        # Header bytes that are not UTF-8 arrive as surrogates; they digest like any other bytes.
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        found: str | None = None
+        for entry in self._entries:
+            # Every entry is compared, so that timing tells nothing about which one matched.
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry.tenant
+        if found is None:
+            raise Unauthorized("This API key is not known here.")
+        return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address or a host name can only mean this machine."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,52 @@
+"""The bodies of the native conversation API as typed values. Unknown fields are ignored, as in /v1."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from appliance.server.sampling_fields import SamplingFields
+from appliance.store.records import TITLE_CHARACTERS_MAX
+
+_Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
+
+
+class CreateConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /api/conversations."""
+
+    title: _Title | None = None
+    character: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """PATCH /api/conversations/{id}; what is absent stays."""
+
+    title: _Title | None = None
+    head_id: UUID | None = None
+
+
+class SendMessage(SamplingFields, frozen=True, kw_only=True):
+    """POST /api/conversations/{id}/messages.
+
+    `parent_id` absent: below the head; null: a new first message. The same `turn_key` again below the
+    same parent is the same send, not a second one.
+    """
+
+    text: Annotated[str, Meta(min_length=1)]
+    parent_id: UUID | UnsetType | None = UNSET
+    turn_key: UUID | None = None
+
+
+class Regenerate(SamplingFields, frozen=True, kw_only=True):
+    """POST /api/conversations/{id}/regenerate; absent `message_id`: the head."""
+
+    message_id: UUID | None = None
+
+
+CREATE_CONVERSATION = msgspec.json.Decoder(CreateConversation)
+CHANGE_CONVERSATION = msgspec.json.Decoder(ChangeConversation)
+SEND_MESSAGE = msgspec.json.Decoder(SendMessage)
+REGENERATE = msgspec.json.Decoder(Regenerate)

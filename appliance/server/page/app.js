@@ -1,0 +1,320 @@
+// The chat page: holds what is shown, wires the parts together, runs one turn at a time.
+
+import { ApiError, call, setKey, stream } from "/page/api.js";
+import { fillIcons } from "/page/icons.js";
+import { Sidebar } from "/page/sidebar.js";
+import { Transcript } from "/page/transcript.js";
+import { Tree } from "/page/tree.js";
+
+const READY_POLL_MS = 20_000;
+const WAITING_POLL_MS = 2_000;
+const SUGGESTIONS = [
+  "What is the capital of France?",
+  "Explain how rain forms, in three sentences.",
+  "Write a short poem about the sea at night.",
+];
+
+const element = (id) => document.getElementById(id);
+const field = element("composer-text");
+const state = { conversations: [], current: null, tree: new Tree([], null), turn: null, model: "" };
+
+const transcript = new Transcript({
+  onRegenerate: (message) => regenerate(message),
+  onEdit: (message, text) => send(text, { parentId: message.parent_id, isEdit: true }),
+  onShow: (message) => showVersion(message),
+  onSuggest: (text) => send(text),
+});
+const sidebar = new Sidebar({
+  onOpen: (id) => open(id),
+  onNew: () => startNew(),
+  onDelete: (conversation) => remove(conversation),
+  onRename: (conversation, title) => rename(conversation, title),
+});
+
+// ---- what is shown ----
+
+function show() {
+  sidebar.show(state.conversations, state.current?.id ?? null);
+  const title = state.current ? state.current.title || "New conversation" : "New conversation";
+  element("title").textContent = title;
+  document.title = state.current ? `${title} – Chat` : "Chat";
+  if (state.turn) return;
+  if (state.tree.byId.size) transcript.show(state.tree, false);
+  else transcript.showEmpty(SUGGESTIONS);
+}
+
+function setBusy(busy) {
+  element("send").hidden = busy;
+  element("stop").hidden = !busy;
+  element("stop").disabled = false;
+}
+
+function notice(text) {
+  element("notice").textContent = text ?? "";
+  element("notice").hidden = !text;
+}
+
+function announce(text) {
+  element("announce").textContent = text;
+}
+
+/** Run an action; a failure becomes a sentence, a missing key the key dialog. */
+async function guarded(action) {
+  try {
+    return await action();
+  } catch (error) {
+    if (error.name === "AbortError") return undefined;
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) await askForKey();
+    else notice(error.message);
+    return undefined;
+  }
+}
+
+function askForKey() {
+  const dialog = element("key-dialog");
+  if (dialog.open) return Promise.resolve();
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener(
+      "close",
+      () => {
+        const key = element("key-input").value.trim();
+        element("key-input").value = "";
+        if (key) {
+          setKey(key);
+          start();
+        }
+        resolve();
+      },
+      { once: true },
+    );
+  });
+}
+
+// ---- conversations ----
+
+async function refreshList() {
+  state.conversations = (await call("GET", "/api/conversations?limit=100")).conversations;
+  const current = state.conversations.find((item) => item.id === state.current?.id);
+  if (current) state.current = current;
+  show();
+}
+
+async function load(id) {
+  const { messages, ...conversation } = await call("GET", `/api/conversations/${encodeURIComponent(id)}`);
+  state.current = conversation;
+  state.tree = new Tree(messages, conversation.head_id);
+}
+
+async function open(id) {
+  leaveTurn();
+  notice(null);
+  history.replaceState(null, "", `#${id}`);
+  try {
+    await guarded(() => load(id));
+  } finally {
+    show();
+    transcript.follow();
+    if (matchMedia("(hover: hover)").matches) field.focus();
+  }
+}
+
+function startNew() {
+  leaveTurn();
+  notice(null);
+  state.current = null;
+  state.tree = new Tree([], null);
+  history.replaceState(null, "", location.pathname);
+  show();
+  field.focus();
+}
+
+async function rename(conversation, title) {
+  if (title && title !== conversation.title) {
+    await guarded(() => call("PATCH", `/api/conversations/${conversation.id}`, { title }));
+  }
+  await guarded(refreshList);
+}
+
+async function remove(conversation) {
+  const dialog = element("confirm-dialog");
+  element("confirm-text").textContent =
+    `“${conversation.title || "New conversation"}” and all its messages will be gone for good.`;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  if (dialog.returnValue !== "yes") return;
+  if (conversation.id === state.current?.id) startNew();
+  await guarded(() => call("DELETE", `/api/conversations/${conversation.id}`));
+  await guarded(refreshList);
+}
+
+async function showVersion(message) {
+  const head = state.tree.leaf(message);
+  const changed = await guarded(() =>
+    call("PATCH", `/api/conversations/${state.current.id}`, { head_id: head.id }),
+  );
+  if (changed === undefined) return;
+  state.tree.headId = head.id;
+  show();
+}
+
+// ---- turns ----
+
+async function send(text, { parentId, isEdit = false } = {}) {
+  if (state.turn || !text.trim()) return;
+  notice(null);
+  if (isEdit) hideFrom(parentId);
+  const body = { text };
+  if (isEdit) body.parent_id = parentId;
+  else if (state.tree.headId) body.parent_id = state.tree.headId;
+  if (!isEdit) setComposer("");
+  const taken = await runTurn("messages", body, text);
+  // What was not accepted goes back into the field, unless the reader has written something else.
+  if (!taken && !isEdit && !field.value) setComposer(text);
+}
+
+async function regenerate(message) {
+  if (state.turn) return;
+  notice(null);
+  hideFrom(message.parent_id);
+  await runTurn("regenerate", { message_id: message.id }, null);
+}
+
+/** Show the conversation only up to a message: what follows is being replaced. */
+function hideFrom(lastId) {
+  state.tree.headId = lastId;
+  transcript.show(state.tree, true);
+}
+
+/** One turn; resolves to whether the server took it. */
+async function runTurn(action, body, userText) {
+  const turn = { abort: new AbortController(), conversationId: state.current?.id ?? null, taken: false };
+  state.turn = turn;
+  setBusy(true);
+  transcript.begin(userText);
+  await guarded(async () => {
+    if (!turn.conversationId) {
+      const created = await call("POST", "/api/conversations", {});
+      turn.conversationId = created.id;
+      if (state.turn === turn) {
+        state.current = created;
+        history.replaceState(null, "", `#${created.id}`);
+      }
+    }
+    const path = `/api/conversations/${turn.conversationId}/${action}`;
+    for await (const event of stream(path, body, turn.abort.signal)) {
+      if (state.turn === turn) takeEvent(turn, event);
+    }
+    if (state.turn === turn && !turn.ended) throw new ApiError("The answer broke off. What had arrived is kept.");
+  });
+  await settleTurn(turn);
+  return turn.taken;
+}
+
+function takeEvent(turn, { name, data }) {
+  if (name === "turn") {
+    turn.taken = true;
+    transcript.usage({ prompt_tokens: data.prompt_tokens, cached_tokens: data.prefix_hit_tokens });
+    if (data.messages_dropped) {
+      announce(`The oldest ${data.messages_dropped} messages no longer fit and were left out.`);
+    }
+  } else if (name === "delta") {
+    transcript.append(data.text);
+  } else if (name === "done") {
+    turn.ended = true;
+    announce(data.finish_reason === "cancelled" ? "Stopped." : "The reply is complete.");
+  } else if (name === "error") {
+    turn.ended = true;
+    throw new ApiError(data.error.message, { code: data.error.code });
+  }
+}
+
+/** After a turn, show what the database holds: that is the truth, whatever happened on the way. */
+async function settleTurn(turn) {
+  if (state.turn !== turn) return;
+  transcript.end();
+  state.turn = null;
+  setBusy(false);
+  if (turn.conversationId) {
+    await guarded(() => load(turn.conversationId));
+    await guarded(refreshList);
+  }
+  show();
+}
+
+async function stop() {
+  if (!state.turn?.conversationId) return;
+  element("stop").disabled = true;
+  const stopped = await guarded(() => call("POST", `/api/conversations/${state.turn.conversationId}/cancel`));
+  if (stopped === undefined) element("stop").disabled = false;
+}
+
+/** Look at something else: the turn ends, and the server keeps what it had delivered. */
+function leaveTurn() {
+  if (!state.turn) return;
+  state.turn.abort.abort();
+  state.turn = null;
+  transcript.end();
+  setBusy(false);
+}
+
+// ---- the server's state ----
+
+async function pollReady() {
+  let ready = false;
+  let text = "The server cannot be reached";
+  try {
+    const answer = await fetch("/ready", { cache: "no-store" });
+    const told = await answer.json();
+    ready = told.ready;
+    text = ready ? state.model || "Ready" : told.reasons.map((reason) => reason.message).join(" · ");
+  } catch {
+    ready = false;
+  }
+  element("engine").classList.toggle("away", !ready);
+  element("engine-text").textContent = text;
+  element("engine").title = text;
+  setTimeout(pollReady, ready ? READY_POLL_MS : WAITING_POLL_MS);
+}
+
+// ---- the message field ----
+
+function setComposer(text) {
+  field.value = text;
+  field.style.height = "auto";
+  field.style.height = `${Math.min(field.scrollHeight, 220)}px`;
+}
+
+field.addEventListener("input", () => setComposer(field.value));
+field.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    element("composer").requestSubmit();
+  }
+});
+element("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send(field.value.trim());
+});
+element("stop").addEventListener("click", stop);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && state.turn && !document.querySelector("dialog[open]")) stop();
+});
+
+async function start() {
+  await guarded(async () => {
+    await refreshList();
+    const wanted = location.hash.slice(1);
+    if (state.conversations.some((item) => item.id === wanted)) await open(wanted);
+    const models = await call("GET", "/v1/models");
+    state.model = models.data[0]?.id ?? "";
+    element("engine-text").textContent = state.model;
+  });
+}
+
+fillIcons();
+show();
+pollReady();
+start();

@@ -1,0 +1,48 @@
+// The page's few signs as SVG nodes, so that they look the same with every font.
+
+const NAMESPACE = "http://www.w3.org/2000/svg";
+const PATHS = {
+  plus: "M12 5v14M5 12h14",
+  close: "M6 6l12 12M18 6L6 18",
+  menu: "M4 7h16M4 12h16M4 17h16",
+  up: "M12 19V5M6 11l6-6 6 6",
+  down: "M12 5v14M6 13l6 6 6-6",
+  pencil: "M4 20l1-4L16.5 4.5a1.8 1.8 0 0 1 2.6 0l.4.4a1.8 1.8 0 0 1 0 2.6L8 19z",
+  again: "M20 11a8 8 0 1 0-2.3 6.2M20 4v7h-7",
+  copy: "M9 9h11v11H9zM15 9V4H4v11h5",
+  done: "M5 12.5l5 5L19 7",
+  left: "M14.5 6l-6 6 6 6",
+  right: "M9.5 6l6 6-6 6",
+  trash: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13",
+};
+
+/** One sign, hidden from screen readers: its button carries the label. */
+export function icon(name) {
+  const svg = document.createElementNS(NAMESPACE, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(NAMESPACE, "path");
+  path.setAttribute("d", PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** A button that shows one sign. */
+export function iconButton(name, label, className, onClick) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = className;
+  button.title = label;
+  button.setAttribute("aria-label", label);
+  button.append(icon(name));
+  button.addEventListener("click", onClick);
+  return button;
+}
+
+/** Give the buttons of the document their signs: `data-icon="name"`. */
+export function fillIcons() {
+  for (const place of document.querySelectorAll("[data-icon]")) {
+    place.prepend(icon(place.dataset.icon));
+  }
+}

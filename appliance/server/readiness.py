@@ -1,0 +1,58 @@
+"""What keeps the server from answering chats right now. Asks; never waits for anything to get better."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from appliance.errors import ApplianceError, StorageUnavailable
+from appliance.server.drain import Drain
+from appliance.store.ledger import Ledger
+from appliance.wire.client import EngineClient
+
+DATABASE_TIMEOUT_S = 1.0
+_NOBODY = "readiness"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One thing that is missing: which part, and a sentence."""
+
+    part: str
+    message: str
+
+
+class Readiness:
+    """Knows the engine, the database and the drain; `schema_ready` is set once migrations are done."""
+
+    def __init__(self, *, engine: EngineClient, ledger: Ledger, drain: Drain) -> None:
+        self._engine = engine
+        self._ledger = ledger
+        self._drain = drain
+        self.schema_ready = False
+
+    def require_schema(self) -> None:
+        """Raise StorageUnavailable until the database has been brought up to date."""
+        if not self.schema_ready:
+            raise StorageUnavailable("The database is not ready yet; try again in a moment.")
+
+    async def reasons(self) -> list[Reason]:
+        """Empty when chats can be answered and stored."""
+        reasons = []
+        if self._drain.draining:
+            reasons.append(Reason(part="server", message="The server is shutting down"))
+        if not self._engine.ready:
+            reasons.append(Reason(part="engine", message="The model is loading"))
+        if not self.schema_ready:
+            reasons.append(Reason(part="database", message="The database is starting"))
+        elif not await self._database_answers():
+            reasons.append(Reason(part="database", message="The database does not answer"))
+        return reasons
+
+    async def _database_answers(self) -> bool:
+        try:
+            async with asyncio.timeout(DATABASE_TIMEOUT_S):
+                await self._ledger.list(_NOBODY, limit=1)
+        except (ApplianceError, TimeoutError):
+            return False
+        return True

@@ -1,0 +1,43 @@
+"""Everything the handlers of one application share, under one typed key. Owns no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from appliance._core import Tokenizer
+from appliance.chat.completion import Completions
+from appliance.chat.turn import Turns
+from appliance.config import Config
+from appliance.server.drain import Drain
+from appliance.server.metrics import Metrics
+from appliance.server.readiness import Readiness
+from appliance.store.ledger import Ledger
+from appliance.wire.client import EngineClient
+
+
+@dataclass(slots=True)
+class Streams:
+    """How many replies are being written now."""
+
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The parts below the HTTP door, and the door's own shared state."""
+
+    config: Config
+    turns: Turns
+    completions: Completions
+    ledger: Ledger
+    engine: EngineClient
+    tokenizer: Tokenizer
+    metrics: Metrics
+    drain: Drain
+    readiness: Readiness
+    streams: Streams = field(default_factory=Streams)
+
+
+SERVICES: web.AppKey[Services] = web.AppKey("services", Services)

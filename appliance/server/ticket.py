@@ -1,0 +1,29 @@
+"""What the door knows about one request: its id, its tenant, when it came, what its log line will say.
+
+Holds numbers and names only; never text of a message or a key.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+
+@dataclass(slots=True, kw_only=True)
+class Ticket:
+    """Made by the middleware when a request arrives; routes add `fields` to its one log line."""
+
+    request_id: str = field(default_factory=lambda: f"req_{secrets.token_hex(12)}")
+    tenant: str = ""
+    arrived_s: float = field(default_factory=time.perf_counter)
+    fields: dict[str, str | int | float] = field(default_factory=dict)
+
+    def age_s(self) -> float:
+        """Seconds since the request arrived."""
+        return time.perf_counter() - self.arrived_s
+
+
+TICKET: web.RequestKey[Ticket] = web.RequestKey("ticket", Ticket)

@@ -1,0 +1,167 @@
+"""A small driver of a headless Chromium over its DevTools websocket. Knows nothing of the chat page."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+START_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 20.0
+WAIT_STEP_S = 0.05
+
+
+class Browser:
+    """One page of one browser. `problems` collects console errors and policy violations."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._reader = asyncio.ensure_future(self._read())
+        self.problems: list[str] = []
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """One DevTools command; raises RuntimeError with the browser's complaint."""
+        number = next(self._ids)
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        told = await asyncio.wait_for(answer, CALL_TIMEOUT_S)
+        if "error" in told:
+            raise RuntimeError(f"{method}: {told['error']}")
+        result = told["result"]
+        assert isinstance(result, dict)
+        return result
+
+    async def show(self, *, width: int, height: int, scheme: str = "light") -> None:
+        """Set the window's size and the reader's colour scheme."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.call("Emulation.setEmulatedMedia", features=features)
+
+    async def open(self, url: str) -> None:
+        """Load an address and wait until the document is complete."""
+        await self.call("Page.navigate", url=url)
+        await self.wait_for("document.readyState === 'complete'")
+
+    async def value(self, expression: str) -> Any:
+        """What a JavaScript expression (or promise) gives, as JSON."""
+        told = await self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        if "exceptionDetails" in told:
+            raise RuntimeError(f"{expression}: {told['exceptionDetails']}")
+        return told["result"].get("value")
+
+    async def wait_for(self, expression: str, *, timeout_s: float = 20.0) -> None:
+        """Wait until an expression is true; raises TimeoutError naming it."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await self.value(f"Boolean({expression})"):
+                    await asyncio.sleep(WAIT_STEP_S)
+        except TimeoutError as error:
+            raise TimeoutError(f"never true in the page: {expression}") from error
+
+    async def click(self, selector: str) -> None:
+        """Click the first element that a CSS selector finds."""
+        await self.value(f"document.querySelector({selector!r}).click()")
+
+    async def type(self, text: str) -> None:
+        """Type into the focused element."""
+        await self.call("Input.insertText", text=text)
+
+    async def press(self, key: str) -> None:
+        """Press and release one key, such as Enter or Escape."""
+        code = {"Enter": 13, "Escape": 27, "Tab": 9}[key]
+        text = "\r" if key == "Enter" else ""
+        for kind in ("keyDown", "keyUp"):
+            await self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                text=text if kind == "keyDown" else "",
+            )
+
+    async def screenshot(self, path: Path) -> None:
+        """Write what the window shows as a PNG file."""
+        told = await self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(told["data"]))
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._reader.cancel()
+        await asyncio.wait({self._reader})
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            told = message.json()
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+            elif told["method"] in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.problems.append(str(told["params"]))
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """A fresh headless browser with an empty profile."""
+    assert CHROMIUM is not None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        process = await asyncio.create_subprocess_exec(
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
+            "about:blank",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            address = await _page_address(Path(profile) / "DevToolsActivePort")
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket,
+            ):
+                page = Browser(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.call(f"{domain}.enable")
+                yield page
+                await page.close()
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def _page_address(port_file: Path) -> str:
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while not port_file.exists() or not re.match(r"\d+\n", port_file.read_text()):
+            await asyncio.sleep(WAIT_STEP_S)
+        port = port_file.read_text().split("\n")[0]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/json/list") as answer,
+        ):
+            pages = await answer.json()
+    return next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
