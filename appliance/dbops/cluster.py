@@ -1,0 +1,289 @@
+"""An embedded PostgreSQL: one data folder, and its server as a child of this process.
+
+Owns the data folder (created whole or not at all), the lock beside it, and the running server. Never:
+touches a folder that is not its cluster, creates a user, or opens another folder's mode.
+
+As root the server runs under the uid that owns the folder, which may be unable to walk the folder's
+path (`/root` is closed). It needs no path: root enters the folder, becomes the uid, and the server is
+told that its data lies in `/proc/self/cwd`. Its socket lies in the data folder for the same reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from appliance.dbops import leftover
+from appliance.dbops.account import (
+    Account,
+    account_for_initdb,
+    account_for_new_cluster,
+    account_of_cluster,
+)
+from appliance.dbops.binaries import Binaries, reachable_binaries
+from appliance.dbops.folder import FolderLock, append_text, give_to, replace_file, sync_folder
+from appliance.dbops.settings import HBA, HBA_FILE, INCLUDE_LINE, SETTINGS, SETTINGS_FILE
+from appliance.errors import DatabaseError
+
+log = logging.getLogger("appliance.dbops")
+
+Progress = Callable[[str], None]
+"""Told in words what is being waited for."""
+
+SUPERUSER = "postgres"
+PORT = 5432
+SOCKET_PATH_BYTES_MAX = 107
+HERE = Path("/proc/self/cwd")
+INIT_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0
+BACKENDS_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+REPORT_EVERY_S = 1.0
+_SHARED_MEMORY_IN_USE = "pre-existing shared memory block"
+
+
+class Cluster:
+    """The cluster in `directory`, served by `binaries`; one object per folder and process."""
+
+    def __init__(self, directory: Path, binaries: Binaries) -> None:
+        self.directory = directory.absolute()
+        self._binaries = binaries
+        self._lock = FolderLock(self._beside("lock"))
+        self._process: Process | None = None
+        self._link: Path | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a cluster, of whatever version and owner."""
+        return (self.directory / "PG_VERSION").is_file()
+
+    def url(self, database: str = SUPERUSER) -> str:
+        """How a client on this machine reaches the running server, as the folder's owner or root."""
+        folder = quote(str(self._socket_folder()), safe="")
+        return f"postgresql://{SUPERUSER}@/{quote(database, safe='')}?host={folder}&port={PORT}"
+
+    async def init(self, progress: Progress) -> None:
+        """Create the cluster: UTF8, the builtin C.UTF-8 locale, data checksums.
+
+        The folder appears whole, by a rename: killed in between, nothing is left that looks like one.
+        Raises DatabaseError when the folder already holds anything.
+        """
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        self._lock.acquire()
+        if self.directory.exists() and any(self.directory.iterdir()):
+            raise DatabaseError(f"{self.directory} is not empty; a new database needs a new folder")
+        progress("creating the database")
+        self._remove_unfinished()
+        work = Path(tempfile.mkdtemp(prefix=self._beside("init-").name, dir=self.directory.parent))
+        try:
+            await self._initdb(work)
+            self._adopt(work)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        log.info("database_created", extra={"folder": str(self.directory)})
+
+    async def start(self, progress: Progress) -> Process:
+        """Start the server and wait until it takes connections; returns it as a child to be watched.
+
+        A server that an earlier run left behind is stopped first. Raises DatabaseError when the
+        folder is no cluster, another version's, another user's or in use, or the server gives up.
+        """
+        account = self._check()
+        self._lock.acquire()
+        binaries = reachable_binaries(self._binaries, account)
+        await self._stop_leftover(progress)
+        replace_file(self.directory, SETTINGS_FILE, SETTINGS, uid=account.uid, gid=account.gid)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + BACKENDS_TIMEOUT_S
+        while True:
+            process = await self._spawn(binaries, account)
+            try:
+                if await self._ready(process, progress):
+                    self._process = process
+                    return process
+            except BaseException:
+                await _end(process)
+                raise
+            failure = self._failure()
+            if _SHARED_MEMORY_IN_USE not in failure or clock() > deadline:
+                raise DatabaseError(f"PostgreSQL did not start: {failure}")
+            # Sessions of a server that was killed end by themselves, when they next look up.
+            progress("waiting for the sessions of the last run to end")
+            await asyncio.sleep(leftover.POLL_S * 4)
+
+    async def stop(self) -> None:
+        """Stop the server, fast if it can, by force if it must, and give the folder up."""
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process)
+        if self._link is not None:
+            shutil.rmtree(self._link.parent, ignore_errors=True)
+            self._link = None
+        self._lock.release()
+
+    def _beside(self, suffix: str) -> Path:
+        return self.directory.with_name(f"{self.directory.name}.{suffix}")
+
+    def _socket_folder(self) -> Path:
+        """The data folder, or a short link to it where its path is too long for a socket's address."""
+        socket_path = self.directory / f".s.PGSQL.{PORT}"
+        if len(os.fsencode(socket_path)) <= SOCKET_PATH_BYTES_MAX:
+            return self.directory
+        if self._link is None:
+            self._link = Path(tempfile.mkdtemp(prefix="appliance-", dir="/tmp")) / "postgres"
+            self._link.symlink_to(self.directory)
+        return self._link
+
+    def _check(self) -> Account:
+        if not self.directory.is_dir():
+            raise DatabaseError(f"{self.directory} does not exist: there is no database to start")
+        account = account_of_cluster(self.directory)
+        try:
+            major = (self.directory / "PG_VERSION").read_text(encoding="ascii").strip()
+        except (FileNotFoundError, UnicodeDecodeError) as error:
+            raise DatabaseError(f"{self.directory} holds no PostgreSQL database") from error
+        if major != self._binaries.major:
+            raise DatabaseError(
+                f"{self.directory} was written by PostgreSQL {major}, this is PostgreSQL "
+                f"{self._binaries.version}: it is left as it is. Move it over with pg_upgrade, or with "
+                f"pg_dumpall of PostgreSQL {major} into a new folder"
+            )
+        return account
+
+    def _remove_unfinished(self) -> None:
+        """Folders of an `init` that was killed; the lock says that no other is running."""
+        for folder in self.directory.parent.glob(f"{self._beside('init-').name}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _initdb(self, work: Path) -> None:
+        account = account_for_initdb()
+        binaries = reachable_binaries(self._binaries, account)
+        os.chown(work, account.uid, account.gid)
+        process = await asyncio.create_subprocess_exec(
+            binaries.program("initdb"),
+            f"--pgdata={HERE if account.borrowed else work}",
+            f"--username={SUPERUSER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--data-checksums",
+            "--sync-method=syncfs",
+            cwd=work,
+            env=_environment(),
+            stdin=DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=STDOUT,
+            start_new_session=True,
+            **account.spawn_options(),
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), INIT_TIMEOUT_S)
+        except BaseException:
+            await _end(process)
+            raise
+        if process.returncode != 0:
+            raise DatabaseError(f"PostgreSQL could not be set up: {_last_line(output)}")
+
+    def _adopt(self, work: Path) -> None:
+        """Give a new cluster its owner, its settings and its name."""
+        owner = account_for_new_cluster()
+        give_to(work, uid=owner.uid, gid=owner.gid)
+        replace_file(work, HBA_FILE, HBA, uid=owner.uid, gid=owner.gid)
+        replace_file(work, SETTINGS_FILE, SETTINGS, uid=owner.uid, gid=owner.gid)
+        append_text(work, "postgresql.conf", INCLUDE_LINE)
+        try:
+            work.rename(self.directory)
+        except OSError as error:
+            raise DatabaseError(f"{self.directory} cannot be created: {error.strerror}") from error
+        sync_folder(self.directory.parent)
+
+    async def _stop_leftover(self, progress: Progress) -> None:
+        """The lock is ours, so a server that runs here has lost its supervisor."""
+        pid = leftover.recorded_pid(self.directory)
+        if pid is None or not leftover.is_server_of(self.directory, pid):
+            return
+        progress("stopping the database server of the last run")
+        log.warning("database_left_running", extra={"server_pid": pid})
+        if not await leftover.stop_server(pid):
+            raise DatabaseError(
+                f"process {pid} still serves {self.directory} and cannot be stopped"
+            )
+
+    async def _spawn(self, binaries: Binaries, account: Account) -> Process:
+        environment = _environment()
+        pid = leftover.recorded_pid(self.directory)
+        if pid is not None:
+            # No server of ours, so another program got its number. To PostgreSQL any living process of
+            # that number is a server, but for the one named here (pg_ctl names its own shell).
+            environment["PG_GRANDPARENT_PID"] = str(pid)
+        with self._beside("start.log").open("wb") as output:
+            return await asyncio.create_subprocess_exec(
+                binaries.program("postgres"),
+                "-D",
+                HERE if account.borrowed else self.directory,
+                cwd=self.directory,
+                env=environment,
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=STDOUT,
+                start_new_session=True,
+                preexec_fn=leftover.end_with_parent,
+                **account.spawn_options(),
+            )
+
+    async def _ready(self, process: Process, progress: Progress) -> bool:
+        """Wait until the server says it is ready; False when it ended instead."""
+        clock = asyncio.get_running_loop().time
+        started = reported = clock()
+        while process.returncode is None:
+            now = clock()
+            if leftover.recorded_pid(self.directory) == process.pid:
+                if leftover.recorded_status(self.directory) == "ready":
+                    return True
+                if now - reported >= REPORT_EVERY_S:
+                    reported = now
+                    progress(f"the database is recovering ({now - started:.0f} s)")
+            if now - started > START_TIMEOUT_S:
+                raise DatabaseError(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(leftover.POLL_S / 2)
+        return False
+
+    def _failure(self) -> str:
+        """The server's last words; those it spoke after its log was open are in the log."""
+        words = _last_line(self._beside("start.log").read_bytes())
+        return f"{words} (its log: {self.directory / 'log'})"
+
+
+def _environment() -> dict[str, str]:
+    return {"LC_ALL": "C", "PATH": os.defpath}
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    fatal = [line for line in lines if "FATAL:" in line or "PANIC:" in line or "error:" in line]
+    return (fatal or lines or ["no reason given"])[-1].strip()
+
+
+async def _end(process: Process) -> None:
+    """End a child: SIGINT is PostgreSQL's fast stop, SIGQUIT its stop without a checkpoint."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("database_stop_slow", extra={"server_pid": process.pid})
+        else:
+            return
