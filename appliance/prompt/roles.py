@@ -1,0 +1,101 @@
+"""Makes an order of roles acceptable to a strict chat format, where the caller allows it. Pure.
+
+Never changes messages that the format takes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from appliance.prompt.messages import PromptMessage, Role, Zone
+
+JOINER = "\n\n"
+OPENING = "Hello."
+"""The user's message that is put in front of a reply when the format wants a user first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSettings:
+    """What may be done to messages that the chat format refuses.
+
+    `fold_system` puts a system text in front of the next user's message; `merge_consecutive` joins
+    messages of one role, and puts OPENING in front of a reply that comes first.
+    """
+
+    fold_system: bool = False
+    merge_consecutive: bool = False
+
+
+STRICT = RoleSettings()
+LENIENT = RoleSettings(fold_system=True, merge_consecutive=True)
+
+
+def adapted(
+    messages: Sequence[PromptMessage],
+    accepts: Callable[[Sequence[Role]], bool],
+    settings: RoleSettings,
+) -> list[PromptMessage]:
+    """The messages, changed only where `accepts` refuses them and only as `settings` allow."""
+    result = list(messages)
+    for allowed, change in (
+        (settings.merge_consecutive, _merged),
+        (settings.fold_system, _folded),
+        (settings.fold_system and settings.merge_consecutive, _merged),
+    ):
+        if not result or accepts([message.role for message in result]):
+            return result
+        if allowed:
+            result = change(result)
+    return result
+
+
+def _join(first: PromptMessage, second: PromptMessage) -> PromptMessage:
+    """One message of both texts, in the place and role of the second."""
+    return replace(
+        second,
+        name=f"{first.name} + {second.name}",
+        content=first.content + JOINER + second.content,
+        token_ids=None,
+    )
+
+
+def _merged(messages: list[PromptMessage]) -> list[PromptMessage]:
+    result: list[PromptMessage] = []
+    for message in messages:
+        if result and result[-1].role == message.role:
+            result[-1] = _join(result[-1], message)
+            continue
+        first_turn = not result or (len(result) == 1 and result[0].role == "system")
+        if message.role == "assistant" and first_turn:
+            result.append(
+                PromptMessage(
+                    name="opening",
+                    role="user",
+                    zone=Zone.HISTORY,
+                    content=OPENING,
+                    namespace=message.namespace,
+                )
+            )
+        result.append(message)
+    return result
+
+
+def _folded(messages: list[PromptMessage]) -> list[PromptMessage]:
+    result: list[PromptMessage] = []
+    held: PromptMessage | None = None
+    for message in messages:
+        if message.role == "system":
+            held = message if held is None else _join(held, message)
+        elif message.role == "user" and held is not None:
+            result.append(_join(held, message))
+            held = None
+        elif held is not None:
+            # A reply comes next: the system text becomes a user's message of its own.
+            result += [replace(held, role="user"), message]
+            held = None
+        else:
+            result.append(message)
+    if held is not None:
+        result.append(replace(held, role="user"))
+    return result
