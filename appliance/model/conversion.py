@@ -18,12 +18,15 @@ LOCK_FILE = ".lock"
 
 
 def convert_once(
-    source: Path, cache_dir: Path, progress: Callable[[float], None], waiting: Callable[[], None]
+    source: Path,
+    cache_dir: Path,
+    progress: Callable[[float], None],
+    waiting: Callable[[float], None],
 ) -> Path:
     """The converted directory of a GGUF file; converts it when the cache lacks it or it is damaged.
 
-    A source is known by its path, size and time of change. `waiting` is called when another process
-    holds the folder. Raises ModelError.
+    A source is known by its path, size and time of change. `waiting` gets 0.0 when another process
+    holds the folder, and 1.0 when that is over. Raises ModelError.
     """
     try:
         status = source.stat()
@@ -40,7 +43,7 @@ def convert_once(
 
 
 @contextmanager
-def exclusive(cache_dir: Path, waiting: Callable[[], None]) -> Iterator[None]:
+def exclusive(cache_dir: Path, waiting: Callable[[float], None]) -> Iterator[None]:
     """Hold a cache folder for writing; makes it, and clears what a killed process left in it.
 
     The lock goes with the process, however that ends. Raises ModelError when the folder cannot be
@@ -55,8 +58,9 @@ def exclusive(cache_dir: Path, waiting: Callable[[], None]) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waiting()
+            waiting(0.0)
             fcntl.flock(lock, fcntl.LOCK_EX)
+            waiting(1.0)
         for leftover in (*cache_dir.glob("*.partial-*"), *cache_dir.glob("*.old-*")):
             shutil.rmtree(leftover)
         yield
