@@ -1,2 +1,3 @@
 //! The pure core of the chat appliance: no Python, no I/O, no clock.
 
+pub mod prefix_index;

@@ -2,7 +2,11 @@
 
 use pyo3::prelude::*;
 
+mod prefix_index;
+
 #[pymodule]
-fn _core(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<prefix_index::PrefixIndex>()?;
+    module.add_class::<prefix_index::Lease>()?;
     Ok(())
 }

@@ -1,0 +1,233 @@
+//! The prefix index: the pages of one device, each free, in the radix tree, or leased. Owns page
+//! accounting; never reads or writes a page, and never tells time.
+//!
+//! * [`PrefixIndex::admit`] matches, locks and reserves in one step and gives a [`Lease`].
+//! * Full pages that match are shared in place; a page that matches in part is reused by copying
+//!   its matching rows, so a hit is exact to the token. At least one token is always computed.
+//! * [`PrefixIndex::commit`] puts computed pages into the tree. Rows are immutable from then on;
+//!   the page table of a lease never changes under it, except that `grow` adds pages.
+//! * [`PrefixIndex::release`] gives everything back.
+
+mod admit;
+mod check;
+mod commit;
+mod evict;
+mod lease;
+mod namespace;
+mod pages;
+mod tree;
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+
+pub use lease::{Lease, LeaseId, RowCopy};
+pub use pages::PageId;
+
+use lease::{Owner, TableEntry};
+use namespace::{Namespaces, PathToken, namespaces_of};
+use pages::PagePool;
+use tree::{NodeId, Removed, Tree};
+
+/// What is wrong with a call's input. The index is unchanged.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum IndexError {
+    #[error("page_size and pages must be at least 1 and have at most 2^32 slots together")]
+    Shape,
+    #[error("a prompt needs at least one token")]
+    NoTokens,
+    #[error("the stretches do not cover the {tokens} tokens exactly")]
+    Stretches { tokens: usize },
+    #[error("reserve_tokens is {reserve_tokens}, less than the {tokens} tokens of the prompt")]
+    ReserveTooSmall {
+        reserve_tokens: usize,
+        tokens: usize,
+    },
+    #[error("reserve_tokens is {reserve_tokens}, more than the {capacity} of the whole device")]
+    OverCapacity {
+        reserve_tokens: usize,
+        capacity: usize,
+    },
+    #[error("the lease has been released")]
+    Released,
+    #[error("the token at position {position} is not the one that was admitted or committed")]
+    CommitDiffers { position: usize },
+    #[error("{tokens} tokens go past the {reserved} that are reserved")]
+    CommitPastRoom { tokens: usize, reserved: usize },
+}
+
+/// Gauges and counters, in pages and tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub pages_total: usize,
+    pub pages_free: usize,
+    /// Pages in the tree, locked or not.
+    pub pages_cached: usize,
+    /// Pages that only a lease knows.
+    pub pages_leased: usize,
+    /// Pages in the tree that an admission could have.
+    pub pages_evictable: usize,
+    pub nodes: usize,
+    /// Tokens of admitted prompts that were found, and that were not.
+    pub hit_tokens: u64,
+    pub miss_tokens: u64,
+    /// Pages evicted to make room (not those superseded or cleared).
+    pub evicted_pages: u64,
+    /// Computed tokens that commits told the tree of.
+    pub committed_tokens: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    hit_tokens: u64,
+    miss_tokens: u64,
+    evicted_pages: u64,
+    committed_tokens: u64,
+}
+
+/// See the module.
+pub struct PrefixIndex {
+    page_size: usize,
+    pages: PagePool,
+    tree: Tree,
+    namespaces: Namespaces,
+    leases: HashMap<u64, Lease>,
+    lease_count: u64,
+    counters: Counters,
+}
+
+impl PrefixIndex {
+    /// An empty index over `pages` free pages of `page_size` tokens.
+    pub fn new(page_size: usize, pages: usize) -> Result<Self, IndexError> {
+        // A slot is page * page_size + row in u32.
+        let slots = page_size.checked_mul(pages).ok_or(IndexError::Shape)?;
+        let total = u32::try_from(pages).map_err(|_| IndexError::Shape)?;
+        if slots == 0 || slots as u64 > 1 << 32 {
+            return Err(IndexError::Shape);
+        }
+        Ok(Self {
+            page_size,
+            pages: PagePool::new(total),
+            tree: Tree::default(),
+            namespaces: Namespaces::default(),
+            leases: HashMap::new(),
+            lease_count: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// `count` pages, evicting as needed; `None`, and nothing evicted, when there are not so many.
+    fn take_pages(&mut self, count: usize) -> Option<Vec<PageId>> {
+        if self.pages.free() + self.tree.evictable_pages() < count {
+            return None;
+        }
+        while self.pages.free() < count {
+            let leaf = self.tree.next_evicted();
+            let removed = self
+                .tree
+                .remove(leaf.expect("evictable pages end in leaves"));
+            self.take_back(removed);
+            self.counters.evicted_pages += 1;
+        }
+        (0..count).map(|_| self.pages.take()).collect()
+    }
+
+    fn unlock(&mut self, node: NodeId) {
+        if let Some(removed) = self.tree.unlock(node) {
+            self.take_back(removed);
+        }
+    }
+
+    fn take_back(&mut self, removed: Removed) {
+        self.pages.give_back(removed.page);
+        self.release_key(&removed.key);
+    }
+
+    fn retain_key(&mut self, key: &[PathToken]) {
+        for namespace in namespaces_of(key) {
+            self.namespaces.retain(namespace);
+        }
+    }
+
+    fn release_key(&mut self, key: &[PathToken]) {
+        for namespace in namespaces_of(key) {
+            self.namespaces.release(namespace);
+        }
+    }
+
+    /// A live lease; `None` once it is released.
+    pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
+        self.leases.get(&id.0)
+    }
+
+    /// Make room for `tokens` positions in all; false, and no change, when there are no pages.
+    pub fn grow(&mut self, id: LeaseId, tokens: usize) -> Result<bool, IndexError> {
+        let held = self.leases.get(&id.0).ok_or(IndexError::Released)?;
+        let missing = tokens
+            .div_ceil(self.page_size)
+            .saturating_sub(held.table.len());
+        let Some(own) = self.take_pages(missing) else {
+            return Ok(false);
+        };
+        let lease = self.leases.get_mut(&id.0).ok_or(IndexError::Released)?;
+        lease.table.extend(own.into_iter().map(|page| TableEntry {
+            page,
+            owner: Owner::Lease,
+        }));
+        Ok(true)
+    }
+
+    /// Unlock, and free the pages that the tree did not take. Does nothing the second time.
+    pub fn release(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.remove(&id.0) else {
+            return;
+        };
+        for node in lease.deepest.into_iter().chain(lease.tail) {
+            self.tree.touch(node);
+        }
+        for node in lease.locked_nodes() {
+            self.unlock(node);
+        }
+        for entry in lease.table {
+            if entry.owner == Owner::Lease {
+                self.pages.give_back(entry.page);
+            }
+        }
+        for namespace in lease.namespaces {
+            self.namespaces.release(namespace);
+        }
+    }
+
+    /// Drop every cached page that no lease protects; says how many became free.
+    pub fn clear(&mut self) -> usize {
+        let mut pages = 0;
+        while let Some(leaf) = self.tree.next_evicted() {
+            let removed = self.tree.remove(leaf);
+            self.take_back(removed);
+            pages += 1;
+        }
+        pages
+    }
+
+    pub fn stats(&self) -> Stats {
+        let cached = self.tree.len();
+        let free = self.pages.free();
+        Stats {
+            pages_total: self.pages.total(),
+            pages_free: free,
+            pages_cached: cached,
+            pages_leased: self.pages.total() - free - cached,
+            pages_evictable: self.tree.evictable_pages(),
+            nodes: cached,
+            hit_tokens: self.counters.hit_tokens,
+            miss_tokens: self.counters.miss_tokens,
+            evicted_pages: self.counters.evicted_pages,
+            committed_tokens: self.counters.committed_tokens,
+        }
+    }
+
+    /// Prove the accounting from the ground up; says what is wrong. O(everything).
+    pub fn check(&self) -> Result<(), String> {
+        check::check(self)
+    }
+}

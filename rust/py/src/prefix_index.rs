@@ -1,0 +1,179 @@
+//! Classes `PrefixIndex` and `Lease`. A lease's drop in Python is its release.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use appliance_core::prefix_index::{self as core, IndexError, LeaseId};
+use pyo3::exceptions::{PyAssertionError, PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+
+type Shared = Arc<Mutex<core::PrefixIndex>>;
+
+/// The index for one call. No call runs Python code while it holds it, so the GIL may be held.
+fn lock(shared: &Shared) -> PyResult<MutexGuard<'_, core::PrefixIndex>> {
+    let broken = |_| PyRuntimeError::new_err("the prefix index failed before and is not trusted");
+    shared.lock().map_err(broken)
+}
+
+fn value_error(error: IndexError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// A count; one that is negative or does not fit is a wrong value, not an overflow.
+fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
+    number.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyOverflowError>(number.py()) {
+            PyValueError::new_err(format!("{number} is not a count"))
+        } else {
+            error
+        }
+    })
+}
+
+/// Packed little-endian u32.
+fn unpack(token_ids: &[u8]) -> PyResult<Vec<u32>> {
+    let (words, rest) = token_ids.as_chunks::<4>();
+    if !rest.is_empty() {
+        let message = "token ids are packed u32: the length must be a multiple of 4";
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+#[pyclass(frozen, module = "appliance._core")]
+pub struct PrefixIndex {
+    shared: Shared,
+}
+
+#[pymethods]
+impl PrefixIndex {
+    #[new]
+    #[pyo3(signature = (*, page_size, pages))]
+    fn new(page_size: &Bound<'_, PyAny>, pages: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let index =
+            core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(value_error)?;
+        Ok(Self {
+            shared: Arc::new(Mutex::new(index)),
+        })
+    }
+
+    fn admit(
+        &self,
+        token_ids: &[u8],
+        stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
+        reserve_tokens: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<Lease>> {
+        let token_ids = unpack(token_ids)?;
+        let mut counted: Vec<(&[u8], usize)> = Vec::with_capacity(stretches.len());
+        for (namespace, tokens) in &stretches {
+            counted.push((namespace, count(tokens)?));
+        }
+        let reserve_tokens = count(reserve_tokens)?;
+        let mut index = lock(&self.shared)?;
+        let admitted = index
+            .admit(&token_ids, &counted, reserve_tokens)
+            .map_err(value_error)?;
+        let lease = admitted.and_then(|id| Some((id, index.lease(id)?.hit_tokens())));
+        Ok(lease.map(|(id, hit_tokens)| Lease {
+            shared: Arc::clone(&self.shared),
+            id,
+            hit_tokens,
+        }))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = lock(&self.shared)?.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("pages_total", stats.pages_total)?;
+        dict.set_item("pages_free", stats.pages_free)?;
+        dict.set_item("pages_cached", stats.pages_cached)?;
+        dict.set_item("pages_leased", stats.pages_leased)?;
+        dict.set_item("pages_evictable", stats.pages_evictable)?;
+        dict.set_item("nodes", stats.nodes)?;
+        dict.set_item("hit_tokens", stats.hit_tokens)?;
+        dict.set_item("miss_tokens", stats.miss_tokens)?;
+        dict.set_item("evicted_pages", stats.evicted_pages)?;
+        dict.set_item("committed_tokens", stats.committed_tokens)?;
+        Ok(dict)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        lock(&self.shared)?
+            .check()
+            .map_err(PyAssertionError::new_err)
+    }
+
+    fn clear(&self) -> PyResult<usize> {
+        Ok(lock(&self.shared)?.clear())
+    }
+}
+
+#[pyclass(frozen, module = "appliance._core")]
+pub struct Lease {
+    shared: Shared,
+    id: LeaseId,
+    hit_tokens: usize,
+}
+
+#[pymethods]
+impl Lease {
+    #[getter]
+    fn hit_tokens(&self) -> usize {
+        self.hit_tokens
+    }
+
+    #[getter]
+    fn copy(&self) -> PyResult<Option<(u32, u32, usize)>> {
+        let index = lock(&self.shared)?;
+        let copy = index.lease(self.id).and_then(core::Lease::copy);
+        Ok(copy.map(|copy| (copy.source_page, copy.target_page, copy.rows)))
+    }
+
+    #[getter]
+    fn page_table<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let index = lock(&self.shared)?;
+        let Some(lease) = index.lease(self.id) else {
+            return Ok(PyBytes::new(py, b""));
+        };
+        let pages = lease.page_table();
+        let mut packed = Vec::with_capacity(pages.len() * 4);
+        for page in pages {
+            packed.extend(page.to_le_bytes());
+        }
+        Ok(PyBytes::new(py, &packed))
+    }
+
+    #[getter]
+    fn tokens_reserved(&self) -> PyResult<usize> {
+        let index = lock(&self.shared)?;
+        let lease = index.lease(self.id);
+        Ok(lease.map_or(0, core::Lease::tokens_reserved))
+    }
+
+    fn grow(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let tokens = count(tokens)?;
+        let mut index = lock(&self.shared)?;
+        index.grow(self.id, tokens).map_err(value_error)
+    }
+
+    fn commit(&self, token_ids: &[u8]) -> PyResult<()> {
+        let token_ids = unpack(token_ids)?;
+        let mut index = lock(&self.shared)?;
+        index.commit(self.id, &token_ids).map_err(value_error)
+    }
+
+    fn release(&self) -> PyResult<()> {
+        lock(&self.shared)?.release(self.id);
+        Ok(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // An index that failed before is not worth a panic in a destructor.
+        if let Ok(mut index) = self.shared.lock() {
+            index.release(self.id);
+        }
+    }
+}
