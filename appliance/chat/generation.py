@@ -1,0 +1,173 @@
+"""One request to the engine as text: its tokens decoded, stop strings found, its end explained.
+
+What was yielded as text counts as delivered; what is not delivered does not stay. Never: what the
+prompt means, or where a reply is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from appliance import errors
+from appliance._core import StreamDecoder, Tokenizer
+from appliance.chat.events import Delta, Usage
+from appliance.chat.params import GenerationParams
+from appliance.errors import ApplianceError, GenerationFailed
+from appliance.prompt.messages import Prompt
+from appliance.prompt.model_text import ModelText
+from appliance.tokens import TokenIds, count, head, unpack
+from appliance.wire.client import EngineClient
+from appliance.wire.frames import Admitted, Finished, FinishReason, Generate, Tokens
+
+_ERRORS: dict[str, type[ApplianceError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ApplianceError)
+}
+
+
+class Generation:
+    """A request and its reply so far. `run` once; afterwards `finish_reason` says how it ended.
+
+    `failure` is set when the reason is `failed`. `admitted` is None until the engine took the request.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        model: ModelText,
+        *,
+        request_id: str,
+        prompt: Prompt,
+        params: GenerationParams,
+        new_tokens_max: int,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = model.tokenizer
+        self._decoder = StreamDecoder(
+            model.tokenizer, stop=(*params.stop, *model.chat_format.stop_strings)
+        )
+        self._request = Generate(
+            request_id=request_id,
+            token_ids=prompt.token_ids,
+            stretches=list(prompt.stretches),
+            sampling=params.sampling,
+            new_tokens_max=new_tokens_max,
+            stop_token_ids=list(model.stop_token_ids),
+            closing=prompt.closing,
+        )
+        self._generated = bytearray()
+        self._delivered: list[str] = []
+        self._is_stopping = False
+        self._is_complete = False
+        self.admitted: Admitted | None = None
+        self.finish_reason: FinishReason | None = None
+        self.failure: ApplianceError | None = None
+
+    async def run(self) -> AsyncGenerator[Admitted | Delta, None]:
+        """Send the request; yield Admitted once, then Deltas.
+
+        Closed early, the request is cancelled in the engine, which keeps exactly what was delivered.
+        """
+        if self._is_stopping:
+            self.finish_reason = "cancelled"
+            return
+        try:
+            async with aclosing(self._engine.generate(self._request)) as events:
+                async for event in events:
+                    if isinstance(event, Admitted):
+                        self.admitted = event
+                        yield event
+                    elif isinstance(event, Tokens):
+                        delta = self._take(event)
+                        if delta is not None:
+                            yield delta
+                    else:
+                        rest = self._end(event)
+                        if rest is not None:
+                            yield rest
+                    if self.finish_reason is not None:
+                        return
+        except ApplianceError as error:
+            self.finish_reason = "failed"
+            self.failure = error
+        finally:
+            if self.finish_reason is None:
+                self.stop()
+                self.finish_reason = "cancelled"
+
+    def stop(self) -> None:
+        """End the reply where it was delivered; `run` then ends with the reason `cancelled`."""
+        self._is_stopping = True
+        self._engine.cancel(self._request.request_id, self._decoder.delivered_tokens)
+
+    @property
+    def text(self) -> str:
+        """The text delivered so far."""
+        return "".join(self._delivered)
+
+    @property
+    def token_ids(self) -> TokenIds:
+        """Ids of exactly `text`: those generated, where they decode to it, else its encoding."""
+        generated = bytes(self._generated)
+        if not self._is_complete:
+            generated = head(generated, self._decoder.delivered_tokens)
+        return ids_of(self._tokenizer, self.text, generated)
+
+    def usage(self, prompt_tokens: int) -> Usage:
+        """Counts so far; tokens of a stop string were generated and count."""
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            prefix_hit_tokens=0 if self.admitted is None else self.admitted.prefix_hit_tokens,
+            new_tokens=count(bytes(self._generated)),
+        )
+
+    def _take(self, event: Tokens) -> Delta | None:
+        if self._is_stopping:
+            return None  # generated after the user stopped reading
+        self._generated += event.token_ids
+        text = self._decoder.push(event.token_ids)
+        if self._decoder.stopped:
+            self.finish_reason = "stop"
+            self._engine.cancel(self._request.request_id, self._decoder.delivered_tokens)
+        return self._deliver(text, event)
+
+    def _end(self, event: Finished) -> Delta | None:
+        self.finish_reason = event.reason
+        if event.reason == "failed":
+            kind = _ERRORS.get(event.error_code or "", GenerationFailed)
+            self.failure = kind(event.error_message or "the engine failed on this request")
+        if event.reason not in ("stop", "length"):
+            return None
+        if self._is_stopping:
+            self.finish_reason = "cancelled"  # it ended by itself while the stop was on its way
+            return None
+        self._is_complete = True
+        return self._deliver(self._decoder.finish(), None)
+
+    def _deliver(self, text: str, event: Tokens | None) -> Delta | None:
+        logprobs = () if event is None else tuple(event.logprobs or ())
+        if not text and not logprobs:
+            return None
+        self._delivered.append(text)
+        token_ids = b"" if event is None else event.token_ids
+        return Delta(text=text, token_ids=token_ids, logprobs=logprobs)
+
+
+def ids_of(tokenizer: Tokenizer, text: str, generated: TokenIds) -> TokenIds:
+    """`generated` where the ids say exactly `text` and hold no control token, else its encoding.
+
+    A control token adds no text: a reply that holds one must not come back in a later prompt.
+    """
+    if all(tokenizer.token_bytes(token_id) for token_id in unpack(generated)) and (
+        tokenizer.decode(generated) == text
+    ):
+        return generated
+    return tokenizer.encode(text)
+
+
+def remember(tokenizer: Tokenizer, namespace: bytes, text: str, token_ids: TokenIds) -> None:
+    """Let this text, sent back by a client of the same namespace, become the ids generated."""
+    if text and tokenizer.decode(token_ids) == text:
+        tokenizer.remember(namespace, text, token_ids)

@@ -1,0 +1,67 @@
+"""From a stored path to the messages of a prompt. Pure; never reads the ledger or encodes a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from appliance.prompt.characters import Character
+from appliance.prompt.messages import PromptMessage, Role, Zone
+from appliance.prompt.namespace import PUBLIC, tenant_namespace
+from appliance.store.records import Message
+
+TITLE_WORDS_MAX = 8
+TITLE_CHARS_MAX = 60
+
+
+def system_message(character: Character) -> PromptMessage | None:
+    """A character's system text; public, as it is the operator's. None when it has none."""
+    if not character.system:
+        return None
+    return PromptMessage(
+        name="system",
+        role="system",
+        zone=Zone.CHARACTER,
+        content=character.system,
+        namespace=PUBLIC,
+    )
+
+
+def prompt_messages(
+    path: Sequence[Message], *, tenant: str, character: Character, tokenizer: str
+) -> list[PromptMessage]:
+    """The messages of a path, root first; replies stopped before their first word are left out.
+
+    Stored ids are used when `tokenizer` (a fingerprint) made them. A greeting that is still the
+    character's own is public.
+    """
+    namespace = tenant_namespace(tenant)
+    result = []
+    for index, message in enumerate(path):
+        if message.role == "assistant" and not message.text:
+            continue
+        is_greeting = (
+            message.parent_id is None
+            and message.role == "assistant"
+            and message.text == character.greeting
+        )
+        result.append(
+            PromptMessage(
+                name=f"message {index + 1}",
+                role=cast(Role, message.role),
+                zone=Zone.CHARACTER if is_greeting else Zone.HISTORY,
+                content=message.text,
+                namespace=PUBLIC if is_greeting else namespace,
+                token_ids=message.token_ids if message.tokenizer == tokenizer else None,
+            )
+        )
+    return result
+
+
+def title_of(text: str) -> str:
+    """A conversation's title: the first words of its first message."""
+    words = text.split()
+    title = " ".join(words[:TITLE_WORDS_MAX])
+    if len(title) > TITLE_CHARS_MAX:
+        title = title[: TITLE_CHARS_MAX - 1].rstrip()
+    return title + "…" if len(title) < len(" ".join(words)) else title

@@ -1,0 +1,205 @@
+"""What a turn will do, decided before anything is generated or stored: its place, messages and prompt.
+
+Owns the reading of paths and the building of conversation prompts. Never: generates, stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from appliance.chat.history import prompt_messages, system_message, title_of
+from appliance.chat.params import ChatLimits
+from appliance.chat.prompting import context_tokens, off_loop
+from appliance.errors import InvalidRequest, NotFound
+from appliance.prompt.characters import Characters
+from appliance.prompt.fit import Fitted, fit
+from appliance.prompt.messages import Prompt, PromptMessage, Zone
+from appliance.prompt.model_text import ModelText
+from appliance.prompt.namespace import tenant_namespace
+from appliance.prompt.truncate import window
+from appliance.store.ledger import Ledger
+from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
+from appliance.store.text import storable
+from appliance.wire.client import EngineClient
+
+
+class Place(Enum):
+    """Where a message goes when no parent is named."""
+
+    HEAD = "head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A turn before its reply.
+
+    `user` is None when a reply is regenerated. `title` is set for the first message of a
+    conversation without one, `anchor_id` when the front of the path is not in the prompt.
+    """
+
+    tenant: str
+    conversation_id: UUID
+    turn_key: UUID
+    parent_id: UUID | None
+    user: NewMessage | None
+    assistant_id: UUID
+    prompt: Prompt
+    messages_dropped: int
+    anchor_id: UUID | None
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Plans turns. Holds no state of its own."""
+
+    ledger: Ledger
+    engine: EngineClient
+    model: ModelText
+    characters: Characters
+    limits: ChatLimits
+    new_id: Callable[[], UUID]
+
+    async def send(
+        self,
+        *,
+        tenant: str,
+        conversation_id: UUID,
+        text: str,
+        parent: UUID | Place | None,
+        turn_key: UUID | None,
+    ) -> Plan | StoredTurn:
+        """The plan of a new message, or the turn that is already stored under its key."""
+        self._check_text(text)
+        text = storable(text)
+        conversation = await self.ledger.get(tenant, conversation_id)
+        parent_id = conversation.head_id if isinstance(parent, Place) else parent
+        path = await self._path(conversation, parent_id)
+        if turn_key is not None:
+            places = [parent_id]
+            if isinstance(parent, Place) and len(path) >= 2:
+                places.append(path[-2].parent_id)  # the head may be the reply of this very turn
+            for place in places:
+                stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
+                if stored is not None:
+                    return stored
+        tokenizer = self.model.tokenizer
+        namespace = tenant_namespace(tenant)
+        token_ids = await off_loop(len(text), lambda: tokenizer.encode(text, namespace))
+        user = NewMessage(
+            message_id=self.new_id(),
+            role="user",
+            text=text,
+            token_ids=token_ids,
+            tokenizer=tokenizer.fingerprint,
+        )
+        fitted = await self._fit(conversation, path, user)
+        return Plan(
+            tenant=tenant,
+            conversation_id=conversation_id,
+            turn_key=turn_key or self.new_id(),
+            parent_id=parent_id,
+            user=user,
+            assistant_id=self.new_id(),
+            prompt=fitted.prompt,
+            messages_dropped=fitted.dropped,
+            anchor_id=_anchor(path, fitted.dropped),
+            title=None if conversation.title else title_of(text),
+        )
+
+    async def regenerate(
+        self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
+    ) -> Plan:
+        """The plan of another reply beside a stored one (the head when None)."""
+        conversation = await self.ledger.get(tenant, conversation_id)
+        target = message_id or conversation.head_id
+        if target is None:
+            raise InvalidRequest("the conversation has no reply yet", param="message_id")
+        path = await self._path_to_prompt(conversation, target)
+        fitted = await self._fit(conversation, path, None)
+        return Plan(
+            tenant=tenant,
+            conversation_id=conversation_id,
+            turn_key=self.new_id(),
+            parent_id=path[-1].message_id,
+            user=None,
+            assistant_id=self.new_id(),
+            prompt=fitted.prompt,
+            messages_dropped=fitted.dropped,
+            anchor_id=_anchor(path, fitted.dropped),
+            title=None,
+        )
+
+    async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
+        """The prompt of a stored reply, computed again from its path."""
+        conversation = await self.ledger.get(tenant, conversation_id)
+        path = await self._path_to_prompt(conversation, message_id)
+        return (await self._fit(conversation, path, None)).prompt
+
+    def _check_text(self, text: str) -> None:
+        if not text.strip():
+            raise InvalidRequest("the message is empty", param="text")
+        if len(text) > self.limits.message_chars_max:
+            raise InvalidRequest(
+                f"a message has at most {self.limits.message_chars_max} characters, "
+                f"this one {len(text)}",
+                param="text",
+            )
+
+    async def _path(self, conversation: Conversation, leaf_id: UUID | None) -> tuple[Message, ...]:
+        if leaf_id is None:
+            return ()
+        path = await self.ledger.path(conversation.tenant, conversation.conversation_id, leaf_id)
+        if not path:
+            raise NotFound(f"no message {leaf_id} in this conversation", param="parent_id")
+        return path
+
+    async def _path_to_prompt(
+        self, conversation: Conversation, reply_id: UUID
+    ) -> tuple[Message, ...]:
+        """The path that ends just before a reply; raises InvalidRequest for other messages."""
+        path = await self.ledger.path(conversation.tenant, conversation.conversation_id, reply_id)
+        if not path:
+            raise NotFound(f"no message {reply_id} in this conversation", param="message_id")
+        if path[-1].role != "assistant" or len(path) == 1:
+            raise InvalidRequest("this message is not a reply of the model", param="message_id")
+        return path[:-1]
+
+    async def _fit(
+        self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
+    ) -> Fitted:
+        character = self.characters.get(conversation.character)
+        history = prompt_messages(
+            path,
+            tenant=conversation.tenant,
+            character=character,
+            tokenizer=self.model.tokenizer.fingerprint,
+        )
+        if user is not None:
+            history.append(_new_message(user, conversation.tenant))
+        space = window(
+            limit=context_tokens(self.engine),
+            reserve=self.limits.reply_reserve_tokens,
+            step=self.limits.truncation_step_tokens,
+        )
+        chars = sum(len(message.content) for message in history if message.token_ids is None)
+        system = system_message(character)
+        return await off_loop(chars, lambda: fit(self.model.chat_format, system, history, space))
+
+
+def _new_message(user: NewMessage, tenant: str) -> PromptMessage:
+    return PromptMessage(
+        name="new message",
+        role="user",
+        zone=Zone.HISTORY,
+        content=user.text,
+        namespace=tenant_namespace(tenant),
+        token_ids=user.token_ids,
+    )
+
+
+def _anchor(path: tuple[Message, ...], dropped: int) -> UUID | None:
+    return path[dropped].message_id if 0 < dropped < len(path) else None

@@ -1,0 +1,39 @@
+"""What both kinds of turn need around a prompt: the context's size, room for a reply, long work aside.
+
+Never: builds a prompt or talks to the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from appliance.chat.params import ChatLimits
+from appliance.errors import EngineUnavailable
+from appliance.wire.client import EngineClient
+
+T = TypeVar("T")
+
+OFF_LOOP_CHARS_MIN = 32_768
+"""Texts from this length on are tokenized in a thread; the tokenizer releases the GIL."""
+
+
+async def off_loop(chars: int, work: Callable[[], T]) -> T:
+    """The result of `work` on `chars` characters, without holding up other requests."""
+    if chars < OFF_LOOP_CHARS_MIN:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+def context_tokens(engine: EngineClient) -> int:
+    """The model's context in tokens; raises EngineUnavailable while no engine is connected."""
+    if engine.hello is None:
+        raise EngineUnavailable("the engine is not connected")
+    return engine.hello.context_tokens_max
+
+
+def room_for_reply(context: int, prompt_tokens: int, asked: int | None, limits: ChatLimits) -> int:
+    """How many tokens the reply may have: what was asked for, at most what the prompt leaves."""
+    assert prompt_tokens < context
+    return min(asked or limits.new_tokens_default, context - prompt_tokens)

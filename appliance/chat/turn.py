@@ -1,0 +1,302 @@
+"""One turn of a conversation, front to back: the only file that knows the order.
+
+Plan, generate, append to the ledger, then done. A turn is stored once, with exactly the text that was
+delivered, also when the client leaves or the engine fails. Never: HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import cast
+from uuid import UUID, uuid4
+
+from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
+from appliance.chat.generation import Generation, ids_of, remember
+from appliance.chat.params import ChatLimits, GenerationParams
+from appliance.chat.plan import Place, Plan, Planner
+from appliance.chat.prompting import context_tokens, room_for_reply
+from appliance.chat.running import Key, RunningTurns
+from appliance.prompt.characters import Characters
+from appliance.prompt.messages import Prompt
+from appliance.prompt.model_text import ModelText
+from appliance.prompt.namespace import tenant_namespace
+from appliance.store.ledger import Ledger
+from appliance.store.records import Conversation, FinishedTurn, NewMessage, StoredTurn
+from appliance.store.text import storable
+from appliance.tokens import count
+from appliance.wire.client import EngineClient
+from appliance.wire.frames import Admitted, FinishReason
+
+log = logging.getLogger("appliance.chat")
+
+
+class Turns:
+    """Turns of stored conversations; one at a time in each. Safe to share between all requests."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        engine: EngineClient,
+        model: ModelText,
+        characters: Characters,
+        limits: ChatLimits,
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._ledger = ledger
+        self._engine = engine
+        self._model = model
+        self._characters = characters
+        self._limits = limits
+        self._new_id = new_id
+        self._planner = Planner(
+            ledger=ledger,
+            engine=engine,
+            model=model,
+            characters=characters,
+            limits=limits,
+            new_id=new_id,
+        )
+        self._running = RunningTurns()
+        self._storing: set[asyncio.Task[StoredTurn]] = set()
+
+    async def open(
+        self, *, tenant: str, title: str = "", character: str | None = None
+    ) -> Conversation:
+        """A new conversation, with the character's greeting as its first message if it has one.
+
+        Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
+        """
+        chosen = self._characters.get(character)
+        conversation = await self._ledger.create(
+            tenant, self._new_id(), title=title, character=chosen.id
+        )
+        if not chosen.greeting:
+            return conversation
+        greeting = NewMessage(
+            message_id=self._new_id(), role="assistant", text=chosen.greeting, finish_reason="stop"
+        )
+        await self._ledger.append_turn(
+            FinishedTurn(
+                turn_key=self._new_id(),
+                tenant=tenant,
+                conversation_id=conversation.conversation_id,
+                parent_id=None,
+                user=None,
+                assistant=greeting,
+            )
+        )
+        return await self._ledger.get(tenant, conversation.conversation_id)
+
+    def send(
+        self,
+        *,
+        tenant: str,
+        conversation_id: UUID,
+        text: str,
+        parent: UUID | Place | None,
+        turn_key: UUID | None,
+        params: GenerationParams,
+    ) -> AsyncGenerator[Event, None]:
+        """A user's message and its reply.
+
+        `parent` is the message it answers: Place.HEAD goes on where the conversation stands, another
+        message branches (an edit is a new child of the edited message's parent), None is a new root.
+        A `turn_key` that was stored before gives the stored turn again. Raises InvalidRequest,
+        NotFound, Conflict, EngineUnavailable, ContextLengthExceeded before TurnStarted, when nothing
+        is stored; a failure after it is raised when what was delivered is stored.
+        """
+        plan = partial(
+            self._planner.send,
+            tenant=tenant,
+            conversation_id=conversation_id,
+            text=text,
+            parent=parent,
+            turn_key=turn_key,
+        )
+        return self._stream((tenant, conversation_id), plan, params)
+
+    def regenerate(
+        self,
+        *,
+        tenant: str,
+        conversation_id: UUID,
+        message_id: UUID | None,
+        params: GenerationParams,
+    ) -> AsyncGenerator[Event, None]:
+        """Another reply beside an assistant's message (the head when None); the old one stays.
+
+        Raises as `send`, and InvalidRequest for a message that is no reply.
+        """
+        plan = partial(
+            self._planner.regenerate,
+            tenant=tenant,
+            conversation_id=conversation_id,
+            message_id=message_id,
+        )
+        return self._stream((tenant, conversation_id), plan, params)
+
+    def cancel(self, *, tenant: str, conversation_id: UUID) -> bool:
+        """Stop the running turn where it was delivered; False when none runs."""
+        return self._running.stop((tenant, conversation_id))
+
+    async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
+        """The exact prompt of a stored reply, computed again from its path.
+
+        It is the prompt that was sent as long as character, model and limits are the same. Raises
+        NotFound, and InvalidRequest for a message that is no reply.
+        """
+        return await self._planner.prompt_of(
+            tenant=tenant, conversation_id=conversation_id, message_id=message_id
+        )
+
+    @property
+    def running(self) -> int:
+        """How many turns run or are being stored."""
+        return len(self._running)
+
+    async def close(self) -> None:
+        """Stop every running turn and wait until all that was delivered is stored."""
+        self._running.stop_all()
+        await asyncio.gather(*self._storing, return_exceptions=True)
+
+    async def _stream(
+        self,
+        key: Key,
+        decide: Callable[[], Awaitable[Plan | StoredTurn]],
+        params: GenerationParams,
+    ) -> AsyncGenerator[Event, None]:
+        storing: asyncio.Task[StoredTurn] | None = None
+        running = await self._running.claim(key)
+        try:
+            plan = await decide()
+            if isinstance(plan, StoredTurn):
+                for old in _replayed(plan):
+                    yield old
+                return
+            generation = self._generation(plan, params)
+            running.attach(generation)
+            started = False
+            try:
+                async with aclosing(generation.run()) as events:
+                    async for event in events:
+                        if isinstance(event, Admitted):
+                            started = True
+                            yield _started(plan, event)
+                        else:
+                            yield event
+            finally:
+                # Also when the client left: what it was given is stored, whoever still waits for it.
+                if started or generation.failure is None:
+                    running.is_ending = True
+                    storing = self._store(plan, generation)
+            # The store task outlives this one when the client leaves now.
+            stored = None if storing is None else await asyncio.shield(storing)
+            if generation.failure is not None:
+                raise generation.failure
+            assert stored is not None
+            assert generation.finish_reason is not None
+            if not started:
+                yield _started(plan, None)
+            yield TurnDone(
+                finish_reason=generation.finish_reason,
+                text=generation.text,
+                usage=generation.usage(plan.prompt.tokens),
+                message=stored.assistant,
+            )
+        finally:
+            if storing is None or storing.done():
+                self._running.release(key)
+            else:
+                storing.add_done_callback(lambda _: self._running.release(key))
+
+    def _generation(self, plan: Plan, params: GenerationParams) -> Generation:
+        context = context_tokens(self._engine)
+        return Generation(
+            self._engine,
+            self._model,
+            request_id=str(plan.assistant_id),
+            prompt=plan.prompt,
+            params=params,
+            new_tokens_max=room_for_reply(
+                context, plan.prompt.tokens, params.new_tokens_max, self._limits
+            ),
+        )
+
+    def _store(self, plan: Plan, generation: Generation) -> asyncio.Task[StoredTurn]:
+        """Append the turn in a task of its own, which no client can cancel."""
+        tokenizer = self._model.tokenizer
+        remember(tokenizer, tenant_namespace(plan.tenant), generation.text, generation.token_ids)
+        text = storable(generation.text)
+        usage = generation.usage(plan.prompt.tokens)
+        reply = NewMessage(
+            message_id=plan.assistant_id,
+            role="assistant",
+            text=text,
+            token_ids=ids_of(tokenizer, text, generation.token_ids),
+            tokenizer=tokenizer.fingerprint,
+            finish_reason=generation.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            prefix_hit_tokens=usage.prefix_hit_tokens,
+        )
+        turn = FinishedTurn(
+            turn_key=plan.turn_key,
+            tenant=plan.tenant,
+            conversation_id=plan.conversation_id,
+            parent_id=plan.parent_id,
+            user=plan.user,
+            assistant=reply,
+            title=plan.title,
+            anchor_id=plan.anchor_id,
+        )
+        task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
+        self._storing.add(task)
+        task.add_done_callback(self._stored)
+        return task
+
+    def _stored(self, task: asyncio.Task[StoredTurn]) -> None:
+        self._storing.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("turn_not_stored", extra={"error": type(error).__name__})
+
+
+def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
+    return TurnStarted(
+        turn_id=plan.turn_key,
+        user_message_id=None if plan.user is None else plan.user.message_id,
+        assistant_message_id=plan.assistant_id,
+        prompt_tokens=plan.prompt.tokens,
+        prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
+        messages_dropped=plan.messages_dropped,
+    )
+
+
+def _replayed(stored: StoredTurn) -> list[Event]:
+    """The events of a turn that was stored before, as if it ran again."""
+    reply = stored.assistant
+    usage = Usage(
+        prompt_tokens=reply.prompt_tokens or 0,
+        prefix_hit_tokens=reply.prefix_hit_tokens or 0,
+        new_tokens=count(reply.token_ids or b""),
+    )
+    started = TurnStarted(
+        turn_id=reply.message_id,
+        user_message_id=None if stored.user is None else stored.user.message_id,
+        assistant_message_id=reply.message_id,
+        prompt_tokens=usage.prompt_tokens,
+        prefix_hit_tokens=usage.prefix_hit_tokens,
+        messages_dropped=0,
+    )
+    text = [Delta(text=reply.text, token_ids=reply.token_ids or b"", logprobs=())]
+    done = TurnDone(
+        finish_reason=cast(FinishReason, reply.finish_reason or "stop"),
+        text=reply.text,
+        usage=usage,
+        message=reply,
+    )
+    return [started, *(text if reply.text else []), done]
