@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import aiohttp
@@ -105,7 +103,7 @@ class Browser:
     async def screenshot(self, path: Path) -> None:
         """Write what the window shows as a PNG file."""
         told = await self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(told["data"]))
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(told["data"]))
 
     async def close(self) -> None:
         """Stop listening."""
@@ -154,11 +152,18 @@ async def browser() -> AsyncIterator[Browser]:
             await process.wait()
 
 
+def _port_in(port_file: Path) -> int | None:
+    """The first of the file's two lines, once the browser has written both."""
+    if not port_file.exists():
+        return None
+    port, _, rest = port_file.read_text().partition("\n")
+    return int(port) if rest else None
+
+
 async def _page_address(port_file: Path) -> str:
     async with asyncio.timeout(START_TIMEOUT_S):
-        while not port_file.exists() or not re.match(r"\d+\n", port_file.read_text()):
+        while (port := await asyncio.to_thread(_port_in, port_file)) is None:
             await asyncio.sleep(WAIT_STEP_S)
-        port = port_file.read_text().split("\n")[0]
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{port}/json/list") as answer,

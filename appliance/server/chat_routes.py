@@ -22,9 +22,8 @@ async def complete(request: web.Request) -> web.StreamResponse:
     services, ticket = request.app[SERVICES], request[TICKET]
     asked = await read_json(request, CHAT_REQUEST, services.config.server)
     asked.check(model=services.config.model.name)
-    events = services.completions.complete(
+    events = services.completions.run(
         tenant=ticket.tenant,
-        request_id=ticket.request_id,
         messages=asked.chat_messages(),
         params=asked.generation_params(vocab_size=services.tokenizer.vocab_size),
     )

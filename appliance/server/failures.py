@@ -10,7 +10,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from appliance.errors import ApplianceError, InvalidRequest
+from appliance.errors import (
+    ApplianceError,
+    GenerationFailed,
+    InsufficientMemory,
+    InvalidRequest,
+)
 
 STATUS: dict[str, int] = {
     "invalid_request": 400,
@@ -70,6 +75,14 @@ class ReaderTooSlow(ConnectionError):
     """The client did not take its bytes within `server.write_timeout_s`; its connection is gone."""
 
 
+def as_told(error: ApplianceError, request_id: str) -> ApplianceError:
+    """The failure as a client may read it: what an engine says of its own trouble stays in the log."""
+    if isinstance(error, GenerationFailed | InsufficientMemory):
+        cause = "ran out of memory on" if isinstance(error, InsufficientMemory) else "failed on"
+        return type(error)(f"The model {cause} this reply; the log has it as {request_id}.")
+    return error
+
+
 def status_of(error: ApplianceError) -> int:
     """The HTTP status of a failure."""
     return STATUS.get(error.code, 500)
@@ -77,6 +90,7 @@ def status_of(error: ApplianceError) -> int:
 
 def envelope(error: ApplianceError, request_id: str) -> dict[str, Any]:
     """The error envelope of every endpoint and of every `error` event."""
+    error = as_told(error, request_id)
     status = status_of(error)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -33,11 +33,15 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
-        self.streams_running = Gauge(
+        self._streams = Gauge(
             "appliance_streams_running",
             "Requests that are generating or waiting to.",
             registry=self.registry,
         )
+
+    def watch_streams(self, running: Callable[[], int]) -> None:
+        """Where the number of running replies is read at each scrape."""
+        self._streams.set_function(running)
 
     def count_request(self, *, method: str, route: str, status: int) -> None:
         """One HTTP request ended."""

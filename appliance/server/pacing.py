@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from appliance.errors import ShuttingDown
 from appliance.server.drain import Drain
@@ -37,8 +37,9 @@ async def paced(
             try:
                 while not step.done():
                     ending = drain.ending(started=started)
+                    waited: tuple[asyncio.Future[Any], ...] = (step, ending)
                     await asyncio.wait(
-                        {step, ending}, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED
+                        waited, timeout=interval_s, return_when=asyncio.FIRST_COMPLETED
                     )
                     if step.done():
                         break

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted
-from appliance.errors import ApplianceError, Overloaded
+from appliance.errors import ApplianceError
 from appliance.server.failures import envelope, internal_error
 from appliance.server.middleware import log_bug
 from appliance.server.pacing import Ping, paced
@@ -34,7 +34,7 @@ async def stream_reply(
     `error_event`, and the connection is closed.
     """
     services, ticket = request.app[SERVICES], request[TICKET]
-    stream = EventStream(request, services.config.server, ticket.request_id)
+    stream = EventStream(request, services.config.server, services.drain, ticket.request_id)
     try:
         async with aclosing(_observed(services, ticket, events)) as steps:
             async for step in steps:
@@ -70,28 +70,20 @@ async def _observed(
     services: Services, ticket: Ticket, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event | Ping, None]:
     """The paced events, counted; holds one of `server.streams_max` slots while they last."""
-    running = services.metrics.streams_running
+    server = services.config.server
     async with aclosing(events):
-        if services.streams.running >= services.config.server.streams_max:
-            raise Overloaded("Too many replies are being written; try again in a moment.")
-        services.streams.running += 1
-        running.set(services.streams.running)
-        try:
-            interval_s = services.config.server.ping_interval_s
-            async with aclosing(
-                paced(events, interval_s=interval_s, drain=services.drain)
-            ) as steps:
+        with services.streams.one(server.streams_max):
+            pacing = paced(events, interval_s=server.ping_interval_s, drain=services.drain)
+            async with aclosing(pacing) as steps:
                 async for step in steps:
                     _note(services, ticket, step)
                     yield step
-        finally:
-            services.streams.running -= 1
-            running.set(services.streams.running)
 
 
 def _note(services: Services, ticket: Ticket, step: Event | Ping) -> None:
     """Numbers for the metrics and the request's log line."""
     if isinstance(step, TurnStarted):
+        ticket.fields["turn_id"] = str(step.turn_id)
         ticket.fields["prompt_tokens"] = step.prompt_tokens
         ticket.fields["prefix_hit_tokens"] = step.prefix_hit_tokens
     elif isinstance(step, Delta) and "ttft_ms" not in ticket.fields:

@@ -7,15 +7,19 @@ and after `server.write_timeout_s` without progress its connection is dropped.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from appliance.config import ServerConfig
+from appliance.server.drain import Drain
 from appliance.server.failures import ReaderTooSlow
 
 PING = b": ping\n\n"
+LAST_WORDS_S = 1.0
 DONE = b"data: [DONE]\n\n"
 
 _HEADERS = {
@@ -38,9 +42,12 @@ class EventStream:
     Headers go out with the first `send`, so whatever fails before is still an ordinary HTTP error.
     """
 
-    def __init__(self, request: web.Request, config: ServerConfig, request_id: str) -> None:
+    def __init__(
+        self, request: web.Request, config: ServerConfig, drain: Drain, request_id: str
+    ) -> None:
         self._request = request
         self._config = config
+        self._cut = drain.ending(started=True)
         self._response = web.StreamResponse(headers={**_HEADERS, "X-Request-Id": request_id})
 
     @property
@@ -61,24 +68,36 @@ class EventStream:
         transport = self._request.transport
         if transport is None:
             raise ConnectionResetError("the client is gone")
-        try:
-            async with asyncio.timeout(self._config.write_timeout_s):
-                if not self._response.prepared:
-                    transport.set_write_buffer_limits(high=self._config.write_buffer_bytes_max)
-                    await self._response.prepare(self._request)
-                await self._response.write(data)
-                await self._request.writer.drain()
-        except TimeoutError as error:
-            transport.abort()
-            raise ReaderTooSlow("the client does not read") from error
+        async with self._bounded():
+            if not self._response.prepared:
+                transport.set_write_buffer_limits(high=self._config.write_buffer_bytes_max)
+                await self._response.prepare(self._request)
+            await self._response.write(data)
+            await self._request.writer.drain()
 
     async def finish(self, *, keep_connection: bool) -> None:
         """End the response; after a failure the connection is closed too."""
         if not keep_connection:
             self._response.force_close()
+        async with self._bounded():
+            await self._response.write_eof()
+
+    @asynccontextmanager
+    async def _bounded(self) -> AsyncIterator[None]:
+        """Give a write its time: `server.write_timeout_s`, or LAST_WORDS_S once streams are cut."""
+        loop = asyncio.get_running_loop()
+        allowed_s = LAST_WORDS_S if self._cut.done() else self._config.write_timeout_s
         try:
-            async with asyncio.timeout(self._config.write_timeout_s):
-                await self._response.write_eof()
+            async with asyncio.timeout(allowed_s) as limit:
+
+                def hurry(_: asyncio.Future[None]) -> None:
+                    limit.reschedule(loop.time() + LAST_WORDS_S)
+
+                self._cut.add_done_callback(hurry)
+                try:
+                    yield
+                finally:
+                    self._cut.remove_done_callback(hurry)
         except TimeoutError as error:
             transport = self._request.transport
             if transport is not None:

@@ -1,0 +1,113 @@
+"""The shapes of the native conversation API: conversations, messages, prompts and events as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from appliance._core import Tokenizer
+from appliance.chat.events import Delta, Event, TurnStarted, Usage
+from appliance.prompt.messages import Prompt
+from appliance.server.sse import event_bytes
+from appliance.store.records import Conversation, Message
+from appliance.tokens import unpack
+
+
+def conversation_fields(conversation: Conversation) -> dict[str, Any]:
+    """One conversation without its messages."""
+    return {
+        "id": conversation.conversation_id,
+        "title": conversation.title,
+        "character": conversation.character,
+        "head_id": conversation.head_id,
+        "created_at": conversation.created_at,
+        "updated_at": conversation.updated_at,
+    }
+
+
+def tree_fields(conversation: Conversation, messages: Sequence[Message]) -> dict[str, Any]:
+    """One conversation with all its messages, those up to the head marked."""
+    shown = _path_ids(messages, conversation.head_id)
+    return {
+        **conversation_fields(conversation),
+        "messages": [
+            {**message_fields(message), "on_head_path": message.message_id in shown}
+            for message in messages
+        ],
+    }
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """One message; `usage` says how much of a reply's prompt came from the cache."""
+    usage = None
+    if message.prompt_tokens is not None:
+        usage = {
+            "prompt_tokens": message.prompt_tokens,
+            "cached_tokens": message.prefix_hit_tokens or 0,
+        }
+    return {
+        "id": message.message_id,
+        "parent_id": message.parent_id,
+        "role": message.role,
+        "text": message.text,
+        "finish_reason": message.finish_reason,
+        "usage": usage,
+        "created_at": message.created_at,
+    }
+
+
+def prompt_fields(prompt: Prompt, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What the model read, exactly."""
+    return {
+        "token_ids": list(unpack(prompt.token_ids)),
+        "text": tokenizer.decode(prompt.token_ids),
+        "parts": [
+            {"name": part.name, "zone": part.zone.value, "role": part.role, "tokens": part.tokens}
+            for part in prompt.parts
+        ],
+    }
+
+
+def turn_events(event: Event) -> Iterator[bytes]:
+    """One event of a turn, as server-sent events `turn`, `delta` and `done`."""
+    if isinstance(event, TurnStarted):
+        started = {
+            "turn_id": event.turn_id,
+            "user_message_id": event.user_message_id,
+            "assistant_message_id": event.assistant_message_id,
+            "prompt_tokens": event.prompt_tokens,
+            "prefix_hit_tokens": event.prefix_hit_tokens,
+            "messages_dropped": event.messages_dropped,
+        }
+        yield event_bytes(started, event="turn")
+    elif isinstance(event, Delta):
+        if event.text:
+            yield event_bytes({"text": event.text}, event="delta")
+    else:
+        assert event.message is not None
+        done = {
+            "finish_reason": event.finish_reason,
+            "message": message_fields(event.message),
+            "usage": _usage_fields(event.usage),
+            "persisted": True,
+        }
+        yield event_bytes(done, event="done")
+
+
+def _usage_fields(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.prefix_hit_tokens,
+        "new_tokens": usage.new_tokens,
+    }
+
+
+def _path_ids(messages: Sequence[Message], head_id: UUID | None) -> set[UUID]:
+    parents = {message.message_id: message.parent_id for message in messages}
+    path: set[UUID] = set()
+    while head_id in parents and head_id not in path:
+        assert head_id is not None
+        path.add(head_id)
+        head_id = parents[head_id]
+    return path

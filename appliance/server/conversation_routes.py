@@ -1,0 +1,199 @@
+"""The native conversation API under /api: stored conversations, turns as events. Owns no turn."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from aiohttp import web
+
+from appliance.chat.plan import Place
+from appliance.errors import InvalidRequest, NotFound
+from appliance.server.body import read_json
+from appliance.server.conversation_answers import (
+    conversation_fields,
+    message_fields,
+    prompt_fields,
+    tree_fields,
+    turn_events,
+)
+from appliance.server.conversation_requests import (
+    CHANGE_CONVERSATION,
+    CREATE_CONVERSATION,
+    REGENERATE,
+    SEND_MESSAGE,
+)
+from appliance.server.reply import stream_reply
+from appliance.server.services import SERVICES, Services
+from appliance.server.ticket import TICKET
+from appliance.store.records import Cursor
+
+LIST_DEFAULT = 50
+LIST_MAX = 200
+
+
+async def create_conversation(request: web.Request) -> web.Response:
+    """POST /api/conversations: 201 and the conversation."""
+    services, tenant = _open(request)
+    asked = await read_json(request, CREATE_CONVERSATION, services.config.server)
+    conversation = await services.turns.open(
+        tenant=tenant, title=asked.title or "", character=asked.character
+    )
+    return _json(conversation_fields(conversation), status=201)
+
+
+async def list_conversations(request: web.Request) -> web.Response:
+    """GET /api/conversations?limit&before: newest first; `next` is the `before` of the next page."""
+    services, tenant = _open(request)
+    limit = _limit(request.query.get("limit"))
+    place = request.query.get("before")
+    before = Cursor.parse(place) if place is not None else None
+    found = await services.ledger.list(tenant, limit=limit, before=before)
+    following = str(found[-1].cursor) if len(found) == limit else None
+    listed = [conversation_fields(conversation) for conversation in found]
+    return _json({"conversations": listed, "next": following})
+
+
+async def get_conversation(request: web.Request) -> web.Response:
+    """GET /api/conversations/{id}: the conversation and its whole tree."""
+    services, tenant = _open(request)
+    conversation_id = _uuid(request, "conversation_id")
+    conversation = await services.ledger.get(tenant, conversation_id)
+    messages = await services.ledger.messages(tenant, conversation_id)
+    return _json(tree_fields(conversation, messages))
+
+
+async def change_conversation(request: web.Request) -> web.Response:
+    """PATCH /api/conversations/{id}: a new title, another head."""
+    services, tenant = _open(request)
+    conversation_id = _uuid(request, "conversation_id")
+    asked = await read_json(request, CHANGE_CONVERSATION, services.config.server)
+    conversation = await services.ledger.get(tenant, conversation_id)
+    if asked.head_id is not None:
+        conversation = await services.ledger.set_head(tenant, conversation_id, asked.head_id)
+    if asked.title is not None:
+        conversation = await services.ledger.rename(tenant, conversation_id, asked.title)
+    return _json(conversation_fields(conversation))
+
+
+async def delete_conversation(request: web.Request) -> web.Response:
+    """DELETE /api/conversations/{id}: 204; a running turn is stopped first."""
+    services, tenant = _open(request)
+    conversation_id = _uuid(request, "conversation_id")
+    services.turns.cancel(tenant=tenant, conversation_id=conversation_id)
+    await services.ledger.delete(tenant, conversation_id)
+    return web.Response(status=204)
+
+
+async def delete_branch(request: web.Request) -> web.Response:
+    """DELETE /api/conversations/{id}/messages/{message_id}: the message and all below it."""
+    services, tenant = _open(request)
+    conversation = await services.ledger.delete_branch(
+        tenant, _uuid(request, "conversation_id"), _uuid(request, "message_id")
+    )
+    return _json(conversation_fields(conversation))
+
+
+async def send_message(request: web.Request) -> web.StreamResponse:
+    """POST /api/conversations/{id}/messages: a turn as events."""
+    services, tenant = _open(request)
+    conversation_id = _uuid(request, "conversation_id")
+    asked = await read_json(request, SEND_MESSAGE, services.config.server)
+    events = services.turns.send(
+        tenant=tenant,
+        conversation_id=conversation_id,
+        text=asked.text,
+        parent=Place.HEAD if asked.parent_id is msgspec.UNSET else asked.parent_id,
+        turn_key=asked.turn_key,
+        params=asked.params(vocab_size=services.tokenizer.vocab_size),
+    )
+    return await stream_reply(request, events, turn_events, error_event="error")
+
+
+async def regenerate(request: web.Request) -> web.StreamResponse:
+    """POST /api/conversations/{id}/regenerate: another reply beside one, as events."""
+    services, tenant = _open(request)
+    conversation_id = _uuid(request, "conversation_id")
+    asked = await read_json(request, REGENERATE, services.config.server)
+    events = services.turns.regenerate(
+        tenant=tenant,
+        conversation_id=conversation_id,
+        message_id=asked.message_id,
+        params=asked.params(vocab_size=services.tokenizer.vocab_size),
+    )
+    return await stream_reply(request, events, turn_events, error_event="error")
+
+
+async def cancel_turn(request: web.Request) -> web.Response:
+    """POST /api/conversations/{id}/cancel: 202; `cancelled` says whether a turn was running."""
+    services, tenant = _open(request)
+    conversation_id = _uuid(request, "conversation_id")
+    cancelled = services.turns.cancel(tenant=tenant, conversation_id=conversation_id)
+    return _json({"cancelled": cancelled}, status=202)
+
+
+async def get_message(request: web.Request) -> web.Response:
+    """GET /api/conversations/{id}/messages/{message_id}."""
+    services, tenant = _open(request)
+    message = await services.ledger.message(
+        tenant, _uuid(request, "conversation_id"), _uuid(request, "message_id")
+    )
+    return _json(message_fields(message))
+
+
+async def get_prompt(request: web.Request) -> web.Response:
+    """GET /api/conversations/{id}/messages/{message_id}/prompt: what the model read for a reply."""
+    services, tenant = _open(request)
+    prompt = await services.turns.prompt_of(
+        tenant=tenant,
+        conversation_id=_uuid(request, "conversation_id"),
+        message_id=_uuid(request, "message_id"),
+    )
+    return _json(prompt_fields(prompt, services.tokenizer))
+
+
+async def list_characters(request: web.Request) -> web.Response:
+    """GET /api/characters: whom one can talk to. Their system text stays here."""
+    characters = request.app[SERVICES].characters.by_id.values()
+    return _json(
+        {
+            "characters": [
+                {
+                    "id": character.id,
+                    "name": character.name,
+                    "description": character.description,
+                    "greeting": character.greeting,
+                }
+                for character in characters
+            ]
+        }
+    )
+
+
+def _open(request: web.Request) -> tuple[Services, str]:
+    """The services and the caller's tenant, once the database's schema is there."""
+    services = request.app[SERVICES]
+    services.readiness.require_schema()
+    return services, request[TICKET].tenant
+
+
+def _uuid(request: web.Request, name: str) -> UUID:
+    try:
+        return UUID(request.match_info[name])
+    except ValueError as error:
+        raise NotFound(f"{name}: no such id.", param=name) from error
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return LIST_DEFAULT
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= LIST_MAX:
+        raise InvalidRequest(f"limit: expected 1 to {LIST_MAX}.", param="limit")
+    return int(text[:9])
+
+
+def _json(value: Any, *, status: int = 200) -> web.Response:
+    return web.Response(
+        status=status, body=msgspec.json.encode(value), content_type="application/json"
+    )

@@ -1,0 +1,199 @@
+"""The server process: builds everything from the configuration, serves, drains at a signal.
+
+Starts and answers while engine and database are away. Never imports torch and never starts a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvloop
+from aiohttp import http_parser, web
+
+from appliance.chat.completion import Completions
+from appliance.chat.params import ChatLimits
+from appliance.chat.turn import Turns
+from appliance.config import Config
+from appliance.errors import ConfigError, StorageUnavailable
+from appliance.prompt.characters import Characters
+from appliance.prompt.model_text import ModelText
+from appliance.server.app import create_runner
+from appliance.server.auth import Keys
+from appliance.server.drain import Drain
+from appliance.server.metrics import Metrics
+from appliance.server.readiness import Readiness
+from appliance.server.services import Services
+from appliance.store.ledger import Ledger
+from appliance.store.migrate import migrate
+from appliance.store.pool import Pool, connect
+from appliance.wire.client import EngineClient
+
+log = logging.getLogger("appliance.server")
+
+PROMPTS_DIR = Path(__file__).parents[2] / "prompts"
+"""The operator's characters."""
+
+CUT_WAIT_S = 1.5
+POOL_CLOSE_S = 2.0
+
+
+def run(config: Config, listen_fd: int | None) -> int:
+    """Serve until a signal; returns the exit code.
+
+    `listen_fd` is an inherited listening socket; without one, `server.host` and `server.port` are
+    bound. Raises ConfigError, ModelError or DatabaseError.
+    """
+    keys = Keys.from_config(config.server)
+    if config.database.url is None:
+        raise ConfigError("database.url is missing: the server process starts no database itself")
+    text = ModelText.load(
+        config.model.path,
+        now=datetime.now(UTC),
+        memo_bytes_max=config.server.tokenizer_memo_bytes,
+    )
+    characters = Characters.load(PROMPTS_DIR)
+    if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
+        log.warning("slow_http_parser", extra={"cause": "aiohttp was installed without its C code"})
+    with _listening(config, listen_fd) as listening:
+        return uvloop.run(_serve(config, keys, text, characters, listening))
+
+
+async def _serve(
+    config: Config,
+    keys: Keys,
+    text: ModelText,
+    characters: Characters,
+    listening: socket.socket,
+) -> int:
+    drain = Drain()
+    hurry = asyncio.Event()
+    _on_signals(drain, hurry)
+    async with _pool(config) as pool, EngineClient(config.paths.engine_socket) as engine:
+        services = _services(config, text, characters, pool, engine, drain)
+        migrating = asyncio.create_task(_migrate(pool, services.readiness))
+        runner = create_runner(services, keys)
+        await runner.setup()
+        try:
+            site = web.SockSite(runner, listening)
+            await site.start()
+            log.info("server_started", extra={"port": listening.getsockname()[1]})
+            await _until_drain(drain, migrating)
+            await site.stop()
+            log.info("server_draining", extra={"streams": services.streams.running})
+            await _finish_streams(services, hurry, config.server.drain_s)
+        finally:
+            drain.cut()
+            migrating.cancel()
+            await asyncio.gather(migrating, return_exceptions=True)
+            await runner.cleanup()
+            await services.turns.close()
+    log.info("server_stopped")
+    return 0
+
+
+def _on_signals(drain: Drain, hurry: asyncio.Event) -> None:
+    """The first SIGTERM or SIGINT drains, the second ends the draining."""
+
+    def stop() -> None:
+        if drain.draining:
+            hurry.set()
+        drain.begin()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+async def _until_drain(drain: Drain, migrating: asyncio.Task[None]) -> None:
+    """Wait for the drain; raises DatabaseError when this program cannot use the database's schema."""
+    begun = drain.ending(started=False)
+    await asyncio.wait({begun, migrating}, return_when=asyncio.FIRST_COMPLETED)
+    if migrating.done():
+        migrating.result()
+    await begun
+
+
+async def _finish_streams(services: Services, hurry: asyncio.Event, drain_s: float) -> None:
+    """Let streams end by themselves for `drain_s`, then cut them and wait for their last words."""
+    ended = asyncio.create_task(services.streams.wait_none())
+    hurried = asyncio.create_task(hurry.wait())
+    try:
+        await asyncio.wait({ended, hurried}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        services.drain.cut()
+        await asyncio.wait({ended}, timeout=CUT_WAIT_S)
+    finally:
+        for task in (ended, hurried):
+            task.cancel()
+        await asyncio.gather(ended, hurried, return_exceptions=True)
+
+
+async def _migrate(pool: Pool, readiness: Readiness) -> None:
+    """Bring the schema up to date, however long the database is away."""
+    while True:
+        try:
+            await migrate(pool)
+            break
+        except StorageUnavailable:
+            log.warning("database_unavailable")
+    readiness.schema_ready = True
+
+
+def _services(
+    config: Config,
+    text: ModelText,
+    characters: Characters,
+    pool: Pool,
+    engine: EngineClient,
+    drain: Drain,
+) -> Services:
+    ledger = Ledger(pool, write_retry_s=config.database.write_retry_s)
+    limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
+    return Services(
+        config=config,
+        turns=Turns(ledger=ledger, engine=engine, model=text, characters=characters, limits=limits),
+        completions=Completions(engine=engine, model=text, limits=limits),
+        ledger=ledger,
+        engine=engine,
+        characters=characters,
+        tokenizer=text.tokenizer,
+        metrics=Metrics(),
+        drain=drain,
+        readiness=Readiness(engine=engine, ledger=ledger, drain=drain),
+    )
+
+
+@asynccontextmanager
+async def _pool(config: Config) -> AsyncIterator[Pool]:
+    """The pool; at the end, statements that still run get a moment."""
+    assert config.database.url is not None
+    pool = await connect(config.database.url, config.database)
+    try:
+        yield pool
+    finally:
+        try:
+            await asyncio.wait_for(pool.close(), POOL_CLOSE_S)
+        except TimeoutError:
+            pool.terminate()
+
+
+def _listening(config: Config, listen_fd: int | None) -> socket.socket:
+    if listen_fd is not None:
+        return socket.socket(fileno=listen_fd)
+    server = config.server
+    try:
+        return socket.create_server(
+            (server.host, server.port),
+            family=socket.AF_INET6 if ":" in server.host else socket.AF_INET,
+            reuse_port=False,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {server.host} port {server.port}: {error.strerror}"
+        ) from error
