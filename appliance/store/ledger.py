@@ -116,8 +116,8 @@ class Ledger:
         self, tenant: str, conversation_id: UUID, parent_id: UUID | None, turn_key: UUID
     ) -> StoredTurn | None:
         """The turn stored under this parent and key, None when it was not stored (yet)."""
-        rows = await self._fetch("get_turn", tenant, conversation_id, turn_key)
-        return stored_turn(read_messages(rows), parent_id)
+        rows = await self._fetch("get_turn", tenant, conversation_id, turn_key, parent_id)
+        return stored_turn(read_messages(rows))
 
     async def append_turn(self, turn: FinishedTurn) -> StoredTurn:
         """Store a turn and move the head to its reply, in one statement and transaction.
@@ -138,9 +138,8 @@ class Ledger:
                 raise NotFound(f"no conversation {turn.conversation_id}")
             if not row["has_place"]:
                 raise NotFound(f"no message {turn.parent_id} in {turn.conversation_id}")
-            key = (turn.tenant, turn.conversation_id, turn.turn_key)
-            rows = await connection.fetch(QUERIES["get_turn"], *key)
-            stored = stored_turn(read_messages(rows), turn.parent_id)
+            key = (turn.tenant, turn.conversation_id, turn.turn_key, turn.parent_id)
+            stored = stored_turn(read_messages(await connection.fetch(QUERIES["get_turn"], *key)))
             if stored is None:
                 raise Conflict(f"a message of turn {turn.turn_key} has the id of another message")
             return stored

@@ -51,6 +51,8 @@ async def connect(url: str, config: DatabaseConfig) -> Pool:
                 "statement_timeout": str(config.statement_timeout_ms),
                 "lock_timeout": str(LOCK_TIMEOUT_MS),
                 "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+                # Planning costs more than running here, and partitions are chosen as a plan starts.
+                "plan_cache_mode": "force_generic_plan",
             },
         )
     except (ValueError, asyncpg.InterfaceError) as error:

@@ -127,12 +127,9 @@ class StoredTurn:
     replayed: bool
 
 
-def stored_turn(messages: Sequence[Message], parent_id: UUID | None) -> StoredTurn | None:
-    """The turn under one parent among the messages of a turn key, None when there is none."""
-    first = next((m for m in messages if m.parent_id == parent_id), None)
-    if first is None:
+def stored_turn(messages: Sequence[Message]) -> StoredTurn | None:
+    """The turn whose messages these are, the user's first; None of none."""
+    if not messages:
         return None
-    reply = next((m for m in messages if m.parent_id == first.message_id), None)
-    if reply is None:
-        return StoredTurn(user=None, assistant=first, replayed=True)
-    return StoredTurn(user=first, assistant=reply, replayed=True)
+    user = messages[0] if len(messages) == 2 else None
+    return StoredTurn(user=user, assistant=messages[-1], replayed=True)

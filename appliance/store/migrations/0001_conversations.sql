@@ -40,11 +40,13 @@ CREATE TABLE appliance.messages (
 ) PARTITION BY HASH (tenant, conversation_id);
 
 -- The rule that makes a replay harmless: a send is stored once under its parent. A root's parent is
--- null, and nulls are distinct in a unique index before PostgreSQL 15, hence the two indexes.
+-- null, and nulls are distinct in a unique index before PostgreSQL 15, hence the two indexes. They begin
+-- with the parent, which also finds a message's children; did they begin with the distribution key, a
+-- planner without statistics would take them for the primary key and read whole conversations.
 CREATE UNIQUE INDEX messages_turn
-    ON appliance.messages (tenant, conversation_id, parent_id, turn_key);
+    ON appliance.messages (parent_id, turn_key, conversation_id, tenant);
 CREATE UNIQUE INDEX messages_root_turn
-    ON appliance.messages (tenant, conversation_id, turn_key) WHERE parent_id IS NULL;
+    ON appliance.messages (turn_key, conversation_id, tenant) WHERE parent_id IS NULL;
 
 -- Sixteen partitions: enough to spread vacuum and locks of one box, few enough to plan in no time.
 DO $$

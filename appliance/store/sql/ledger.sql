@@ -23,7 +23,8 @@ ORDER BY updated_at DESC, conversation_id DESC
 LIMIT $2::integer;
 
 -- name: path
--- From a message up to its root, or up to but not including message $4.
+-- From a message up to its root, or up to but not including message $4. The limit makes each step one
+-- look-up by primary key; joined plainly, the planner would read the whole conversation once.
 WITH RECURSIVE path AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
@@ -34,9 +35,14 @@ WITH RECURSIVE path AS (
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
            m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
     FROM path
-    JOIN appliance.messages AS m ON m.message_id = path.parent_id
-    WHERE m.tenant = $1::text AND m.conversation_id = $2::uuid
-      AND m.message_id IS DISTINCT FROM $4::uuid
+    CROSS JOIN LATERAL (
+        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+               prompt_tokens, prefix_hit_tokens, created_at
+        FROM appliance.messages
+        WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = path.parent_id
+        LIMIT 1
+    ) AS m
+    WHERE path.parent_id IS DISTINCT FROM $4::uuid
 )
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
@@ -125,11 +131,39 @@ SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
        (SELECT created_at FROM head) AS created_at;
 
 -- name: get_turn
--- The messages of one send, the user's first (of several, if it was sent under several parents).
+-- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
+WITH first AS (
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+           prompt_tokens, prefix_hit_tokens, created_at
+    FROM appliance.messages
+    WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
+      AND parent_id = $4::uuid
+    UNION ALL
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+           prompt_tokens, prefix_hit_tokens, created_at
+    FROM appliance.messages
+    WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
+      AND parent_id IS NULL AND $4::uuid IS NULL
+), turn AS (
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+           prompt_tokens, prefix_hit_tokens, created_at
+    FROM first
+    UNION ALL
+    SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
+           m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+    FROM first
+    CROSS JOIN LATERAL (
+        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+               prompt_tokens, prefix_hit_tokens, created_at
+        FROM appliance.messages
+        WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
+          AND parent_id = first.message_id
+        LIMIT 1
+    ) AS m
+)
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
-FROM appliance.messages
-WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
+FROM turn
 ORDER BY depth;
 
 -- name: set_head
