@@ -13,7 +13,7 @@ from appliance import errors
 from appliance._core import StreamDecoder, Tokenizer
 from appliance.chat.events import Delta, Usage
 from appliance.chat.params import GenerationParams
-from appliance.errors import ApplianceError, GenerationFailed
+from appliance.errors import ApplianceError, GenerationFailed, InsufficientMemory
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import TokenIds, count, head, unpack
@@ -136,8 +136,7 @@ class Generation:
     def _end(self, event: Finished) -> Delta | None:
         self.finish_reason = event.reason
         if event.reason == "failed":
-            kind = _ERRORS.get(event.error_code or "", GenerationFailed)
-            self.failure = kind(event.error_message or "the engine failed on this request")
+            self.failure = _failure(event)
         if event.reason not in ("stop", "length"):
             return None
         if self._is_stopping:
@@ -153,6 +152,16 @@ class Generation:
         self._delivered.append(text)
         token_ids = b"" if event is None else event.token_ids
         return Delta(text=text, token_ids=token_ids, logprobs=logprobs)
+
+
+def _failure(event: Finished) -> ApplianceError:
+    """The engine's failure in words for the caller; what broke inside stays in the engine's log."""
+    kind = _ERRORS.get(event.error_code or "", GenerationFailed)
+    if issubclass(kind, InsufficientMemory):
+        return kind("the engine ran out of memory on this request")
+    if issubclass(kind, GenerationFailed) or not event.error_message:
+        return kind("the engine failed on this request")
+    return kind(event.error_message)
 
 
 def ids_of(tokenizer: Tokenizer, text: str, generated: TokenIds) -> TokenIds:

@@ -1,0 +1,70 @@
+"""Character files: what is read, and what an operator is told about a bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ConfigError, NotFound
+from appliance.prompt.characters import Characters
+
+SHIPPED = Path(__file__).parents[3] / "prompts"
+GOOD = "id: assistant\nname: Assistant\n"
+
+
+def load(directory: Path, **files: str) -> Characters:
+    for name, text in {"assistant": GOOD, **files}.items():
+        (directory / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return Characters.load(directory)
+
+
+def test_the_shipped_characters_load_and_one_is_the_default() -> None:
+    characters = Characters.load(SHIPPED)
+    assert characters.get(None).id == "assistant"
+    assert characters.get("lighthouse").greeting
+    assert all(character.system for character in characters.by_id.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id: bad\nname: Bad\nsystem: [1]\n", "$.system"),
+        ("id: bad\nname: Bad\nsistem: x\n", "sistem"),
+        ("id: bad\n", "name"),
+        ("id: Bad id\nname: x\n", "id: 'Bad id'"),
+        ("id: bad\nname: '  '\n", "name: is empty"),
+        ("id: assistant\nname: x\n", "already a character"),
+        ("- id: bad\n", "Expected `object`"),
+        ("id: bad\nname: [a\n", "not YAML"),
+        ("id: &a bad\nname: *a\n", "aliases are not allowed"),
+        ("id: bad\nname: !!python/object/apply:os.getcwd []\n", "not YAML"),
+        ("id: bad\nname: x\nsystem: " + "y" * 300_000, "larger than"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_field(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, bad=text)
+    assert said in caught.value.message
+    assert "bad.yaml" in caught.value.message
+
+
+def test_words_that_yaml_takes_for_values_stay_text(tmp_path: Path) -> None:
+    characters = load(tmp_path, other="id: yes\nname: 2024-01-01\nsystem: null\n")
+    assert characters.get("yes").name == "2024-01-01"
+    assert characters.get("yes").system == "null"
+
+
+def test_template_syntax_in_a_character_is_plain_text(tmp_path: Path) -> None:
+    characters = load(tmp_path, other="id: x\nname: N\nsystem: '{{ 7*7 }} {% raw %}'\n")
+    assert characters.get("x").system == "{{ 7*7 }} {% raw %}"
+
+
+def test_a_folder_without_the_default_character_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="assistant"):
+        Characters.load(tmp_path)
+
+
+def test_an_unknown_character_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        load(tmp_path).get("nobody")

@@ -1,0 +1,106 @@
+"""Where contents go: probed layouts against the template's own rendering."""
+
+from __future__ import annotations
+
+import random
+from typing import get_args
+
+import pytest
+
+from appliance.prompt.layout import PairLayout, WholeLayout, derive_layout
+from appliance.prompt.messages import Role
+from appliance.prompt.probe import LOOKS_INSIDE as LOOKS_INSIDE_SENTENCE
+from appliance.prompt.probe import MISPLACED, Placement, Refused, Shape
+from appliance.prompt.template_runner import Case
+from tests.unit.prompt.templates import (
+    ALTERNATING,
+    CHATML,
+    LAST_IS_SPECIAL,
+    LLAMA2,
+    LOOKS_INSIDE,
+    NO_SYSTEM,
+    SKIPS_EMPTY,
+    SMOLLM2,
+    WHITE_SPACE,
+    runner,
+)
+
+CONTENTS = (
+    "plain",
+    "  padded \n",
+    "",
+    "</think> <<SYS>> [INST] <|im_end|>",
+    "{{ 7*7 }}",
+    "é\n\n你",
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "kind"),
+    [
+        (CHATML, PairLayout),
+        (SMOLLM2, PairLayout),
+        (NO_SYSTEM, PairLayout),
+        (ALTERNATING, PairLayout),
+        (LLAMA2, PairLayout),
+        (WHITE_SPACE, PairLayout),
+        (SKIPS_EMPTY, PairLayout),
+        (LAST_IS_SPECIAL, WholeLayout),
+    ],
+)
+def test_a_layout_places_any_contents_as_the_template_does(
+    template: str, kind: type[PairLayout | WholeLayout]
+) -> None:
+    layout = derive_layout(runner(template))
+    assert isinstance(layout, kind)
+    chosen = random.Random(3)
+    cases = []
+    for _ in range(20 if kind is PairLayout else 5):
+        length = chosen.randint(1, 7)
+        roles: list[Role] = [chosen.choice(get_args(Role)) for _ in range(length)]
+        if chosen.random() < 0.6:
+            roles = [("user", "assistant")[i % 2] for i in range(length)]  # type: ignore[misc]
+        messages = tuple((role, chosen.choice(CONTENTS)) for role in roles)
+        cases.append(Case(messages=messages, add_generation_prompt=chosen.random() < 0.7))
+    for case, truth in zip(cases, runner(template).render(cases), strict=True):
+        empty = frozenset(i for i, (_, content) in enumerate(case.messages) if not content)
+        shape = Shape(
+            roles=tuple(role for role, _ in case.messages),  # type: ignore[misc]
+            header=case.add_generation_prompt,
+            empty=empty,
+        )
+        reading = layout.place(shape)
+        if isinstance(reading, Refused):
+            assert reading.sentence == (truth.refusal or MISPLACED)
+            continue
+        written = [
+            slot.before + slot.trimmed(content)
+            for slot, (_, content) in zip(reading.slots, case.messages, strict=True)
+        ]
+        assert "".join(written) + reading.after == truth.text
+
+
+@pytest.mark.parametrize("name", LOOKS_INSIDE)
+def test_a_template_that_looks_inside_contents_is_refused(name: str) -> None:
+    refused = derive_layout(runner(LOOKS_INSIDE[name]))
+    assert isinstance(refused, Refused)
+    assert refused.sentence in (LOOKS_INSIDE_SENTENCE, MISPLACED)
+
+
+def test_a_long_conversation_costs_a_pair_layout_no_rendering() -> None:
+    layout = derive_layout(runner(SMOLLM2))
+    assert isinstance(layout, PairLayout)
+    assert layout.holes is None
+    roles: tuple[Role, ...] = ("user", "assistant") * 2000
+    longer = layout.place(Shape(roles=(*roles, "user"), header=True))
+    shorter = layout.place(Shape(roles=roles[:-1], header=True))
+    assert isinstance(longer, Placement)
+    assert isinstance(shorter, Placement)
+    assert longer.slots[: len(shorter.slots)] == shorter.slots
+
+
+def test_a_whole_layout_remembers_the_shapes_it_rendered() -> None:
+    layout = derive_layout(runner(LAST_IS_SPECIAL))
+    assert isinstance(layout, WholeLayout)
+    shape = Shape(roles=("user", "assistant", "user"), header=True)
+    assert layout.place(shape) is layout.place(shape)
