@@ -159,3 +159,10 @@ def paged_attention(
     `page_starts`: u32 [sequences + 1], ranges of `page_tables`. Raises ValueError on lengths or
     pages that do not fit. Releases the GIL.
     """
+
+def set_attention_threads(n: int) -> None:
+    """Set how many threads share a `paged_attention` call, the caller's included (1 to 1024).
+
+    The default is the number of cores the process may use. Results do not depend on it. Raises
+    ValueError.
+    """

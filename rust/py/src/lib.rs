@@ -1,11 +1,13 @@
 //! Module `appliance._core`: converts buffers, releases the GIL, maps errors. No logic lives here.
 
-use pyo3::prelude::*;
-
+mod attention;
 mod prefix_index;
+
+use pyo3::prelude::*;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    attention::register(module)?;
     module.add_class::<prefix_index::PrefixIndex>()?;
     module.add_class::<prefix_index::Lease>()?;
     Ok(())

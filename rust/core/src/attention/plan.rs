@@ -1,0 +1,137 @@
+//! How a batch is cut into items for threads.
+//!
+//! Owns the cut; touches no tensor. A sequence is cut by its own numbers alone (queries, context,
+//! heads), never by what else is in the batch or by the number of threads, so that its results are
+//! bit for bit the same in any batch.
+
+use super::batch::Batch;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Positions of a span. Every context is computed span by span and the spans are folded in order.
+pub(super) const SPAN: usize = 512;
+
+/// Rows of an item: a row is one query head at one position.
+pub(super) const TILE_ROWS: usize = 96;
+
+/// Up to so many rows for a K/V head, rows are computed by dot products (lanes run over `head_dim`),
+/// above by lanes that run over rows.
+pub(super) const DOT_ROWS: usize = 8;
+
+/// Up to so many rows for a K/V head, spans are items of their own (there are few tiles to share, and
+/// the parts are small); above, an item takes all spans of its tile.
+const SPLIT_ROWS: usize = 256;
+
+/// Work for one thread: some rows of one K/V head of a sequence against some spans of its context.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub sequence: usize,
+    pub kv_head: usize,
+    /// Rows of the sequence: row r is position r / group of its queries, head r % group of the K/V head.
+    pub rows: Range<usize>,
+    pub spans: Range<usize>,
+    /// Rows are few: dot products.
+    pub by_dots: bool,
+    /// Set when the spans of the tile are shared among items.
+    pub part: Option<Part>,
+}
+
+/// Where the result of an item's span goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub merge: usize,
+    pub index: usize,
+}
+
+/// The spans of one tile, computed by several items; the last one to finish folds them.
+#[derive(Debug)]
+pub(super) struct Merge {
+    parts: Vec<OnceLock<Box<[f32]>>>,
+    left: AtomicUsize,
+}
+
+impl Merge {
+    fn new(count: usize) -> Self {
+        Self {
+            parts: (0..count).map(|_| OnceLock::new()).collect(),
+            left: AtomicUsize::new(count),
+        }
+    }
+
+    /// Puts a part down; gives all parts in order to the caller that brings the last one.
+    pub fn put(&self, index: usize, part: Box<[f32]>) -> Option<impl Iterator<Item = &[f32]>> {
+        let fresh = self.parts[index].set(part).is_ok();
+        debug_assert!(fresh, "a part is put down once");
+        // The last one must see what the others wrote.
+        let last = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
+        last.then(|| {
+            self.parts
+                .iter()
+                .filter_map(|part| part.get().map(|p| &**p))
+        })
+    }
+}
+
+/// The items of a batch, the most expensive first.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub items: Vec<Item>,
+    pub merges: Vec<Merge>,
+}
+
+impl Plan {
+    pub fn new(batch: &Batch) -> Self {
+        let mut plan = Self {
+            items: Vec::new(),
+            merges: Vec::new(),
+        };
+        for sequence in 0..batch.sequences.len() {
+            for kv_head in 0..batch.shape.kv_heads {
+                plan.cut(batch, sequence, kv_head);
+            }
+        }
+        // Long ones first, so that the threads end together.
+        plan.items
+            .sort_by_cached_key(|item| std::cmp::Reverse(cost(batch, item)));
+        plan
+    }
+
+    fn cut(&mut self, batch: &Batch, sequence: usize, kv_head: usize) {
+        let rows_all = batch.sequences[sequence].queries * batch.group();
+        for first in (0..rows_all).step_by(TILE_ROWS) {
+            let rows = first..rows_all.min(first + TILE_ROWS);
+            let spans = limit(batch, sequence, rows.end - 1).div_ceil(SPAN);
+            let item = |spans, part| Item {
+                sequence,
+                kv_head,
+                rows: rows.clone(),
+                spans,
+                by_dots: rows_all <= DOT_ROWS,
+                part,
+            };
+            if spans == 1 || rows_all > SPLIT_ROWS {
+                self.items.push(item(0..spans, None));
+                continue;
+            }
+            let merge = self.merges.len();
+            self.merges.push(Merge::new(spans));
+            for index in 0..spans {
+                self.items
+                    .push(item(index..index + 1, Some(Part { merge, index })));
+            }
+        }
+    }
+}
+
+/// Positions that a row of a sequence sees: causal, the queries are the last positions.
+pub(super) fn limit(batch: &Batch, sequence: usize, row: usize) -> usize {
+    let s = &batch.sequences[sequence];
+    s.context - s.queries + row / batch.group() + 1
+}
+
+fn cost(batch: &Batch, item: &Item) -> usize {
+    let seen = limit(batch, item.sequence, item.rows.end - 1).min(item.spans.end * SPAN);
+    // Reading K/V costs about as much as computing a few rows.
+    (item.rows.len() + 4) * (seen - item.spans.start * SPAN)
+}

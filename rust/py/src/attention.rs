@@ -1,0 +1,121 @@
+//! `paged_attention` and `store_kv` of `_core`: packed u32 to numbers, addresses passed on.
+
+use appliance_core::attention::{
+    self, AttentionError, CacheShape, NewRows, Ragged, Tensors, set_threads,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+fn value_error(error: AttentionError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn unpack(name: &str, packed: &[u8]) -> PyResult<Vec<u32>> {
+    let (words, rest) = packed.as_chunks::<4>();
+    if !rest.is_empty() {
+        let text = format!("{name} is not packed u32: {} bytes", packed.len());
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+/// Write new K and V rows into their slots; see `_core.pyi`.
+#[pyfunction]
+#[pyo3(signature = (k, v, k_cache, v_cache, slots, *, kv_heads, head_dim, pages, page_size))]
+#[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
+fn store_kv(
+    py: Python<'_>,
+    k: usize,
+    v: usize,
+    k_cache: usize,
+    v_cache: usize,
+    slots: &[u8],
+    kv_heads: usize,
+    head_dim: usize,
+    pages: usize,
+    page_size: usize,
+) -> PyResult<()> {
+    let slots = unpack("slots", slots)?;
+    let shape = CacheShape {
+        kv_heads,
+        head_dim,
+        pages,
+        page_size,
+    };
+    let rows = NewRows {
+        k,
+        v,
+        k_cache,
+        v_cache,
+    };
+    // SAFETY: the caller keeps tensors of these shapes alive, by the contract in `_core.pyi`.
+    py.detach(|| unsafe { attention::store_kv(rows, shape, &slots) })
+        .map_err(value_error)
+}
+
+/// Causal attention of a ragged batch over pages; see `_core.pyi`.
+#[pyfunction]
+#[pyo3(signature = (
+    out, q, k_cache, v_cache, *, query_starts, context_lens, page_tables, page_starts,
+    heads, kv_heads, head_dim, pages, page_size, scale
+))]
+#[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
+fn paged_attention(
+    py: Python<'_>,
+    out: usize,
+    q: usize,
+    k_cache: usize,
+    v_cache: usize,
+    query_starts: &[u8],
+    context_lens: &[u8],
+    page_tables: &[u8],
+    page_starts: &[u8],
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    pages: usize,
+    page_size: usize,
+    scale: f32,
+) -> PyResult<()> {
+    let query_starts = unpack("query_starts", query_starts)?;
+    let context_lens = unpack("context_lens", context_lens)?;
+    let page_tables = unpack("page_tables", page_tables)?;
+    let page_starts = unpack("page_starts", page_starts)?;
+    let ragged = Ragged {
+        query_starts: &query_starts,
+        context_lens: &context_lens,
+        page_tables: &page_tables,
+        page_starts: &page_starts,
+    };
+    let shape = CacheShape {
+        kv_heads,
+        head_dim,
+        pages,
+        page_size,
+    };
+    let tensors = Tensors {
+        out,
+        q,
+        k_cache,
+        v_cache,
+    };
+    // SAFETY: the caller keeps tensors of these shapes alive, by the contract in `_core.pyi`.
+    py.detach(|| unsafe { attention::paged_attention(tensors, shape, heads, ragged, scale) })
+        .map_err(value_error)
+}
+
+/// Set how many threads share a call of `paged_attention`; see `_core.pyi`.
+#[pyfunction]
+fn set_attention_threads(n: usize) -> PyResult<()> {
+    if !(1..=1024).contains(&n) {
+        return Err(PyValueError::new_err("threads are 1 to 1024"));
+    }
+    set_threads(n);
+    Ok(())
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(store_kv, module)?)?;
+    module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
+    module.add_function(wrap_pyfunction!(set_attention_threads, module)?)
+}
