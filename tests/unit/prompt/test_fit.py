@@ -1,0 +1,80 @@
+"""Prompts of long conversations: what stays, what goes, and that the rest stays where it was."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from appliance.errors import ContextLengthExceeded
+from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.fit import fit
+from appliance.prompt.messages import PromptMessage
+from appliance.prompt.namespace import PUBLIC
+from appliance.prompt.truncate import Window
+from appliance.tokens import unpack
+from tests.unit.prompt.formats import conversation, format_of, written
+from tests.unit.prompt.templates import ALTERNATING, CHATML, LLAMA2, NO_SYSTEM, SMOLLM2
+
+SPACE = Window(limit=600, reserve=100, step=150)
+
+
+def system() -> PromptMessage:
+    return conversation(("system", "You are the keeper of a light."), namespace=PUBLIC)[0]
+
+
+@pytest.fixture(scope="module", params=[CHATML, SMOLLM2, NO_SYSTEM, ALTERNATING, LLAMA2])
+def chat_format(request: pytest.FixtureRequest) -> ChatFormat:
+    return format_of(request.param)
+
+
+def test_a_long_chat_keeps_system_text_and_newest_message_within_the_room(
+    chat_format: ChatFormat,
+) -> None:
+    history: list[PromptMessage] = []
+    prompts = []
+    for turn in range(40):
+        history += conversation(("user", f"Question {turn}?" + "x" * (turn % 7)))
+        fitted = fit(chat_format, system(), history, SPACE)
+        assert fitted.prompt.tokens <= SPACE.room
+        text = written(chat_format, unpack(fitted.prompt.token_ids))
+        assert "keeper of a light" in text
+        assert f"Question {turn}?" in text
+        assert history[fitted.dropped].role == "user"
+        prompts.append(fitted)
+        history += conversation(("assistant", f"Answer {turn}." + "y" * (turn % 5)))
+    assert prompts[-1].dropped > 0
+    moves = [(a, b) for a, b in pairwise(prompts) if a.dropped != b.dropped]
+    assert 0 < len(moves) < 16
+    for before, after in pairwise(prompts):
+        if before.dropped == after.dropped:
+            assert after.prompt.token_ids.startswith(before.prompt.token_ids)
+
+
+def test_the_same_path_gives_the_same_prompt_again(chat_format: ChatFormat) -> None:
+    turns = [("user", f"q{i}") if i % 2 == 0 else ("assistant", f"a{i}") for i in range(61)]
+    history = conversation(*turns)  # type: ignore[arg-type]
+    first = fit(chat_format, system(), history, SPACE)
+    assert first == fit(chat_format, system(), list(history), SPACE)
+
+
+def test_every_stored_conversation_can_go_on(chat_format: ChatFormat) -> None:
+    for history in (
+        conversation(("user", "a"), ("user", "b")),
+        conversation(("assistant", "Greetings!"), ("user", "hi")),
+        conversation(("user", "a"), ("assistant", "b"), ("assistant", "c"), ("user", "d")),
+    ):
+        text = written(
+            chat_format, unpack(fit(chat_format, system(), history, SPACE).prompt.token_ids)
+        )
+        assert all(message.content in text for message in history)
+        assert "keeper" in text
+
+
+def test_a_message_that_does_not_fit_is_refused_with_names_and_numbers() -> None:
+    chat_format = format_of(CHATML)
+    with pytest.raises(ContextLengthExceeded) as caught:
+        fit(chat_format, system(), conversation(("user", "x" * 600)), SPACE)
+    assert "messages[0] 37" in caught.value.message
+    assert "new message" in caught.value.message
+    assert "600" in caught.value.message
