@@ -2,6 +2,7 @@
 
 mod attention;
 mod prefix_index;
+mod tokenizer;
 
 use pyo3::prelude::*;
 
@@ -10,5 +11,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attention::register(module)?;
     module.add_class::<prefix_index::PrefixIndex>()?;
     module.add_class::<prefix_index::Lease>()?;
+    module.add_class::<tokenizer::Tokenizer>()?;
+    module.add_class::<tokenizer::StreamDecoder>()?;
     Ok(())
 }
