@@ -182,13 +182,9 @@ class EngineLoop:
         self._waiting.append(sequence)
 
     def _admit(self) -> None:
-        is_closing = bool(self._closing)
-        for sequence in admission_order(self._waiting, is_closing=is_closing):
+        for sequence in admission_order(self._waiting, self._closing):
             if len(self._running) >= self._settings.running_max or not self._start(sequence):
                 break
-        if is_closing:
-            for sequence in self._waiting:
-                sequence.held = True
 
     def _start(self, sequence: Sequence) -> bool:
         """Run a waiting sequence if its pages can be had; False keeps those behind it waiting."""
@@ -200,7 +196,7 @@ class EngineLoop:
         ):
             return False
         lease = self._index.admit(
-            sequence.tokens.tobytes(), sequence.stretches, tokens_to_reserve(sequence)
+            sequence.tokens.tobytes(), sequence.path_stretches, tokens_to_reserve(sequence)
         )
         if lease is None:
             if self._running or self._closing:
@@ -286,6 +282,7 @@ class EngineLoop:
         self.counters.finished += 1
         self._tell_finished(sequence, reason)
         sequence.state = State.CLOSING
+        sequence.arrivals_before_end = self._arrivals
         sequence.tokens.frombytes(sequence.closing)
         self._running.remove(sequence)
         self._closing.append(sequence)

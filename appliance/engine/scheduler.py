@@ -48,14 +48,17 @@ def plan_step(
     return chunks
 
 
-def admission_order(waiting: Iterable[Sequence], *, is_closing: bool) -> list[Sequence]:
+def admission_order(waiting: Iterable[Sequence], closing: Iterable[Sequence]) -> list[Sequence]:
     """Who may be admitted now, oldest first.
 
-    While a reply is closing, a request that was not kept back yet is kept back for this step: it may
-    be the next turn of that conversation, and finds all of it one step later.
+    A request that arrived after a reply had ended is kept back until that reply is closed, one step
+    later: it may be the next turn of that conversation, and then finds all of it.
     """
+    youngest = min(
+        (s.arrivals_before_end for s in closing if s.arrivals_before_end is not None), default=None
+    )
     return sorted(
-        (sequence for sequence in waiting if sequence.held or not is_closing),
+        (s for s in waiting if youngest is None or s.ordinal <= youngest),
         key=lambda sequence: sequence.ordinal,
     )
 

@@ -30,8 +30,8 @@ class Sequence:
 
     `tokens` are the prompt, the reply and, once closing, the closing tokens. K/V of positions
     `[0, computed)` are written in the leased pages. `ordinal` counts arrivals: the youngest has the
-    highest. `held`: was kept back once for a closing sequence. `lost_tokens`: how many tokens had
-    K/V when the sequence was preempted, until it runs again.
+    highest. `arrivals_before_end`: how many had arrived when its reply ended. `lost_tokens`: how many
+    tokens had K/V when the sequence was preempted, until it runs again.
     """
 
     key: RequestKey
@@ -50,7 +50,7 @@ class Sequence:
     computed: int = 0
     new_tokens: int = 0
     announced: bool = False
-    held: bool = False
+    arrivals_before_end: int | None = None
     lost_tokens: int | None = None
 
     @property
@@ -67,6 +67,12 @@ class Sequence:
         if self.state is State.CLOSING:
             return len(self.tokens)
         return len(self.tokens) + 1 + tokens.count(self.closing)
+
+    @property
+    def path_stretches(self) -> list[tuple[bytes, int]]:
+        """The stretches of all tokens so far: a reply goes on under the prompt's last namespace."""
+        namespace, count = self.stretches[-1]
+        return [*self.stretches[:-1], (namespace, count + self.new_tokens)]
 
     def release(self) -> None:
         """Give the pages back; what was committed stays cached."""

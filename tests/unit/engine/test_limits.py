@@ -1,0 +1,44 @@
+"""Limits that contradict each other are told by both numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.config import EngineConfig
+from appliance.engine.limits import EngineLimits, fit_limits
+from appliance.errors import ConfigError
+
+
+def fit(config: EngineConfig) -> EngineLimits:
+    return fit_limits(config, model_context_tokens=512, bytes_per_page=1000, cores=3)
+
+
+def test_pages_fill_the_memory_given_and_the_context_is_the_models() -> None:
+    limits = fit(EngineConfig(kv_cache_bytes=100_999, page_size=16))
+    assert limits.pages == 100
+    assert limits.loop.context_tokens_max == 512
+    assert limits.threads == 3
+    assert fit(EngineConfig(threads=2)).threads == 2
+
+
+def test_a_context_that_just_fits_the_cache_is_taken() -> None:
+    assert fit(EngineConfig(kv_cache_bytes=32_000, page_size=16)).pages == 32
+
+
+def test_a_context_over_the_cache_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError) as caught:
+        fit(EngineConfig(kv_cache_bytes=31_999, page_size=16))
+    for number in ("512", "496", "31999", "32000"):
+        assert number in caught.value.message
+
+
+def test_a_context_over_the_models_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError) as caught:
+        fit(EngineConfig(context_tokens_max=513))
+    assert "513" in caught.value.message
+    assert "512" in caught.value.message
+
+
+def test_a_step_that_cannot_decode_all_that_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"15.*16"):
+        fit(EngineConfig(step_tokens_max=15, running_max=16))
