@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,15 @@ def permute(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 
 def gguf_name(name: str) -> str:
     """llama.cpp's name of a Hugging Face tensor."""
-    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 64)
-    found: str = table.get_name(name, try_suffixes=(".weight",))
+    found: str = _name_map().get_name(name, try_suffixes=(".weight",))
     return found
+
+
+@cache
+def _name_map() -> gguf.TensorNameMap:
+    return gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 8)
+
+
+def write_tiny_llama(directory: Path, **fields: Any) -> Path:
+    """`write_directory` of `tiny_model(**fields)`."""
+    return write_directory(directory, tiny_model(**fields))

@@ -1,0 +1,100 @@
+"""Paged attention: every back end against the slow reference, on random ragged batches."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.model.attention import (
+    Backend,
+    cpu_attention,
+    reference_attention,
+    torch_attention,
+)
+from appliance.model.batch import StepBatch
+from appliance.model.config import parse_config
+from appliance.model.kv_cache import KVCache
+from appliance.tokens import pack
+from tests.model_fixtures import tiny_model
+
+TOLERANCE = 2e-5
+PAGES = 24
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, int, int, int, list[tuple[int, int]], int]:
+    """(kv heads, queries per key head, head_dim, page_size, [(cached, new)], seed)."""
+    return (
+        draw(st.sampled_from([1, 2, 3, 4])),
+        draw(st.sampled_from([1, 2, 3])),
+        draw(st.sampled_from([2, 6, 16, 64])),
+        draw(st.sampled_from([1, 3, 4, 16])),
+        draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=1, max_size=4)),
+        draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+@pytest.mark.parametrize("backend", [cpu_attention, torch_attention])
+@settings(max_examples=40, deadline=None)
+@given(shape=shapes())
+def test_a_back_end_agrees_with_the_reference(
+    backend: Backend, shape: tuple[int, int, int, int, list[tuple[int, int]], int]
+) -> None:
+    kv_heads, repeat, head_dim, page_size, lengths, seed = shape
+    heads = kv_heads * repeat
+    random = torch.Generator().manual_seed(seed)
+    needed = [-(-(cached + new) // page_size) for cached, new in lengths]
+    pages = max(PAGES, sum(needed))
+    order = torch.randperm(pages, generator=random).tolist()
+    tables = [
+        order[stop - count : stop] for count, stop in zip(needed, accumulate(needed), strict=True)
+    ]
+    batch = batch_of(lengths, tables, page_size)
+    config = parse_config(
+        tiny_model().config
+        | {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim},
+        {},
+        "config.json",
+    )
+    caches = [
+        KVCache(config, pages=pages, page_size=page_size, device=torch.device("cpu"))
+        for _ in range(2)
+    ]
+    content = torch.randn(caches[0].data.shape, generator=random)
+    q, k, v = (
+        torch.randn(batch.tokens, count, head_dim, generator=random)
+        for count in (heads, kv_heads, kv_heads)
+    )
+    outputs = []
+    for cache, function in zip(caches, (reference_attention, backend), strict=True):
+        cache.data.copy_(content)
+        outputs.append(function(batch, cache, heads)(1, q, k, v))
+    torch.testing.assert_close(outputs[1], outputs[0], atol=TOLERANCE, rtol=0)
+    assert torch.equal(caches[0].data, caches[1].data)
+    assert torch.equal(caches[0].data[0], content[0]), "another layer was touched"
+
+
+def batch_of(lengths: list[tuple[int, int]], tables: list[list[int]], page_size: int) -> StepBatch:
+    """A batch of sequences with `cached` positions before their `new` ones."""
+    positions = [
+        (sequence, position)
+        for sequence, (cached, new) in enumerate(lengths)
+        for position in range(cached, cached + new)
+    ]
+    return StepBatch(
+        token_ids=torch.zeros(len(positions), dtype=torch.int64),
+        positions=torch.tensor([position for _, position in positions]),
+        slots=pack(
+            tables[sequence][position // page_size] * page_size + position % page_size
+            for sequence, position in positions
+        ),
+        query_starts=pack(accumulate((new for _, new in lengths), initial=0)),
+        context_lens=pack(cached + new for cached, new in lengths),
+        page_tables=pack(page for table in tables for page in table),
+        page_starts=pack(accumulate((len(table) for table in tables), initial=0)),
+        logit_rows=torch.tensor([0]),
+    )

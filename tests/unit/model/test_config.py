@@ -1,0 +1,107 @@
+"""Reading `config.json`: what is accepted, what is refused, and by which words."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.errors import ModelError
+from appliance.model.config import parse_config, read_config
+from tests.model_fixtures import tiny_model
+
+
+def parse(**fields: Any) -> Any:
+    return parse_config({**tiny_model().config, **fields}, {}, "config.json")
+
+
+def test_the_numbers_of_a_llama_config_are_read() -> None:
+    config = parse(num_key_value_heads=1)
+    assert (config.layers, config.hidden, config.heads, config.kv_heads) == (2, 64, 4, 1)
+    assert (config.head_dim, config.intermediate, config.context_tokens) == (16, 128, 256)
+    assert config.eos_ids == (2,)
+    assert config.bos_id == 1
+
+
+def test_an_absent_kv_head_count_means_multi_head_attention() -> None:
+    assert parse(num_key_value_heads=None).kv_heads == 4
+
+
+def test_rope_theta_is_read_from_both_places_it_may_stand_in() -> None:
+    assert parse(rope_theta=5e5).rope_theta == 5e5
+    inside = {"rope_theta": 7e5, "rope_type": "default"}
+    assert parse(rope_theta=None, rope_parameters=inside).rope_theta == 7e5
+
+
+def test_an_absent_tie_is_the_familys_default() -> None:
+    fields = tiny_model().config
+    del fields["tie_word_embeddings"]
+    assert parse_config(fields, {}, "config.json").tie_embeddings is False
+
+
+def test_several_end_tokens_come_from_the_generation_config() -> None:
+    config = parse_config(tiny_model().config, {"eos_token_id": [2, 0]}, "config.json")
+    assert config.eos_ids == (2, 0)
+
+
+def test_remote_code_named_by_auto_map_is_ignored() -> None:
+    assert parse(auto_map={"AutoModelForCausalLM": "modeling_evil.Evil"}).layers == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear' is not supported"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3' is not supported"),
+        ({"rope_scaling": "yarn"}, "rope_scaling is not an object"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"num_key_value_heads": 3}, "not a multiple"),
+        ({"head_dim": 15}, "head_dim 15 is odd"),
+        ({"hidden_size": 66}, "hidden_size 66 is not a multiple"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"vocab_size": None}, "vocab_size is None"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0"),
+        ({"rope_theta": "high"}, "rope_theta is 'high'"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
+        ({"eos_token_id": 10**6}, "eos_token_id 1000000"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(words)):
+        parse(**fields)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=words) as caught:
+        read_config(tmp_path)
+    assert str(tmp_path / "config.json") in caught.value.message
+
+
+def test_a_damaged_generation_config_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny_model().config))
+    (tmp_path / "generation_config.json").write_text("[1]")
+    with pytest.raises(ModelError, match=r"generation_config\.json: not a JSON object"):
+        read_config(tmp_path)
