@@ -45,10 +45,8 @@ SOCKET_PATH_BYTES_MAX = 107
 HERE = Path("/proc/self/cwd")
 INIT_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 600.0
-BACKENDS_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 REPORT_EVERY_S = 1.0
-_SHARED_MEMORY_IN_USE = "pre-existing shared memory block"
 
 
 class Cluster:
@@ -101,25 +99,17 @@ class Cluster:
         account = self._check()
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
-        await self._stop_leftover(progress)
+        await self._stop_leftover(account, progress)
         replace_file(self.directory, SETTINGS_FILE, SETTINGS, uid=account.uid, gid=account.gid)
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + BACKENDS_TIMEOUT_S
-        while True:
-            process = await self._spawn(binaries, account)
-            try:
-                if await self._ready(process, progress):
-                    self._process = process
-                    return process
-            except BaseException:
-                await _end(process)
-                raise
-            failure = self._failure()
-            if _SHARED_MEMORY_IN_USE not in failure or clock() > deadline:
-                raise DatabaseError(f"PostgreSQL did not start: {failure}")
-            # Sessions of a server that was killed end by themselves, when they next look up.
-            progress("waiting for the sessions of the last run to end")
-            await asyncio.sleep(leftover.POLL_S * 4)
+        process = await self._spawn(binaries, account)
+        try:
+            if not await self._ready(process, progress):
+                raise DatabaseError(f"PostgreSQL did not start: {self._failure()}")
+        except BaseException:
+            await _end(process)
+            raise
+        self._process = process
+        return process
 
     async def stop(self) -> None:
         """Stop the server, fast if it can, by force if it must, and give the folder up."""
@@ -209,24 +199,24 @@ class Cluster:
             raise DatabaseError(f"{self.directory} cannot be created: {error.strerror}") from error
         sync_folder(self.directory.parent)
 
-    async def _stop_leftover(self, progress: Progress) -> None:
-        """The lock is ours, so a server that runs here has lost its supervisor."""
-        pid = leftover.recorded_pid(self.directory)
-        if pid is None or not leftover.is_server_of(self.directory, pid):
+    async def _stop_leftover(self, account: Account, progress: Progress) -> None:
+        """The lock is ours, so whatever serves this folder has lost its supervisor or its server."""
+        pids = leftover.processes_in(self.directory, account)
+        if not pids:
             return
-        progress("stopping the database server of the last run")
-        log.warning("database_left_running", extra={"server_pid": pid})
-        if not await leftover.stop_server(pid):
+        progress("stopping what the last run of the database left behind")
+        log.warning("database_left_running", extra={"pids": pids})
+        if not await leftover.stop_processes(pids, leftover.recorded_pid(self.directory)):
             raise DatabaseError(
-                f"process {pid} still serves {self.directory} and cannot be stopped"
+                f"processes {pids} still use {self.directory} and cannot be stopped"
             )
 
     async def _spawn(self, binaries: Binaries, account: Account) -> Process:
         environment = _environment()
         pid = leftover.recorded_pid(self.directory)
         if pid is not None:
-            # No server of ours, so another program got its number. To PostgreSQL any living process of
-            # that number is a server, but for the one named here (pg_ctl names its own shell).
+            # Nothing serves this folder, so another program may have got the number. PostgreSQL takes any
+            # living process of its user for a server, but for the one named here (pg_ctl's own caller).
             environment["PG_GRANDPARENT_PID"] = str(pid)
         with self._beside("start.log").open("wb") as output:
             return await asyncio.create_subprocess_exec(
