@@ -59,7 +59,7 @@ def test_a_layout_places_any_contents_as_the_template_does(
         length = chosen.randint(1, 7)
         roles: list[Role] = [chosen.choice(get_args(Role)) for _ in range(length)]
         if chosen.random() < 0.6:
-            roles = [("user", "assistant")[i % 2] for i in range(length)]  # type: ignore[misc]
+            roles = [("user", "assistant")[i % 2] for i in range(length)]
         messages = tuple((role, chosen.choice(CONTENTS)) for role in roles)
         cases.append(Case(messages=messages, add_generation_prompt=chosen.random() < 0.7))
     for case, truth in zip(cases, runner(template).render(cases), strict=True):

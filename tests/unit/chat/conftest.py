@@ -1,0 +1,99 @@
+"""The chat layer over a scripted engine on a real socket, and a real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from appliance.chat.completion import Completions
+from appliance.chat.params import ChatLimits
+from appliance.chat.turn import Turns
+from appliance.prompt.characters import Character, Characters
+from appliance.prompt.model_text import ModelText
+from appliance.store.ledger import Ledger
+from appliance.wire.client import EngineClient
+from tests.postgres_fixtures import cluster, database_url, ledger, pool
+from tests.script_model import EOS, write_script_model
+from tests.scripted_engine import Script, ScriptedEngine
+
+__all__ = ["cluster", "database_url", "ledger", "pool"]
+
+PIECES = ("ok ", "one", " two", " three", " four", "ABC", "DEF", "G", "HI", "J", "K", "\x00")
+BYTES = (
+    b"\xf0\x9f",
+    b"\x98\x80",
+    b"\xe4",
+    b"\xbd\xa0",
+    b"\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f",
+    b"\x91\xa7",
+)
+
+CHARACTERS = Characters(
+    by_id={
+        "assistant": Character(id="assistant", name="Assistant", system="Be brief."),
+        "mara": Character(id="mara", name="Mara", system="You are Mara.", greeting="You made it!"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The token ids of the pieces a script may emit."""
+
+    ids: dict[bytes, int]
+
+    def script(self, *pieces: str | bytes, **settings: object) -> Script:
+        """A script that emits these pieces, then the end of the reply."""
+        raw = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+        token_ids = tuple(self.ids[piece] for piece in raw)
+        return Script(token_ids=token_ids, **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def script_directory(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Vocabulary]:
+    directory = tmp_path_factory.mktemp("script-model")
+    ids = write_script_model(directory, [*(piece.encode() for piece in PIECES), *BYTES, EOS])
+    return directory, Vocabulary(ids=ids)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(script_directory: tuple[Path, Vocabulary]) -> Vocabulary:
+    return script_directory[1]
+
+
+@pytest.fixture(scope="session")
+def model(script_directory: tuple[Path, Vocabulary]) -> ModelText:
+    return ModelText.load(script_directory[0], now=datetime(2026, 1, 31))
+
+
+@pytest.fixture
+async def engine(model: ModelText, tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
+    scripted = ScriptedEngine(tmp_path / "engine.sock", vocab_size=model.vocab_size)
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+
+
+@pytest.fixture
+async def client(engine: ScriptedEngine, tmp_path: Path) -> AsyncIterator[EngineClient]:
+    async with EngineClient(tmp_path / "engine.sock") as connected:
+        await connected.wait_ready()
+        yield connected
+
+
+@pytest.fixture
+async def turns(ledger: Ledger, client: EngineClient, model: ModelText) -> AsyncIterator[Turns]:
+    made = Turns(
+        ledger=ledger, engine=client, model=model, characters=CHARACTERS, limits=ChatLimits()
+    )
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def completions(client: EngineClient, model: ModelText) -> Completions:
+    return Completions(engine=client, model=model, limits=ChatLimits())
