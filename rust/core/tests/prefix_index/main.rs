@@ -1,0 +1,351 @@
+//! The prefix index against its slow model, and against simulated page contents, with random
+//! operations; `check()` after each of them.
+
+mod model;
+
+use std::collections::HashMap;
+
+use appliance_core::prefix_index::{LeaseId, PageId, PrefixIndex, RowCopy};
+use proptest::prelude::*;
+
+use model::{Answer, Model, Pair, Place};
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// Tokens go on from a cut of an earlier path, if any.
+    Admit {
+        earlier: Option<(prop::sample::Index, prop::sample::Index)>,
+        new: Vec<Pair>,
+        room: usize,
+    },
+    /// Write the K/V of so many more tokens, growing if needed.
+    Compute {
+        lease: prop::sample::Index,
+        tokens: Vec<u32>,
+    },
+    /// Commit all that is computed but the last `back` tokens.
+    Commit {
+        lease: prop::sample::Index,
+        back: usize,
+    },
+    Release {
+        lease: prop::sample::Index,
+    },
+    Clear,
+}
+
+fn pairs() -> impl Strategy<Value = Vec<Pair>> {
+    let stretch = (0_u8..3, prop::collection::vec(0_u32..2, 0..8));
+    prop::collection::vec(stretch, 1..4).prop_map(|stretches| {
+        let tokens = |(ns, tokens): (u8, Vec<u32>)| tokens.into_iter().map(move |t| (ns, t));
+        stretches.into_iter().flat_map(tokens).collect()
+    })
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let lease = any::<prop::sample::Index>;
+    let earlier = prop::option::weighted(0.7, (lease(), lease()));
+    prop_oneof![
+        6 => (earlier, pairs(), 0_usize..6)
+            .prop_map(|(earlier, new, room)| Operation::Admit { earlier, new, room }),
+        8 => (lease(), prop::collection::vec(0_u32..2, 1..7))
+            .prop_map(|(lease, tokens)| Operation::Compute { lease, tokens }),
+        8 => (lease(), prop_oneof![3 => Just(0_usize), 1 => 1_usize..4])
+            .prop_map(|(lease, back)| Operation::Commit { lease, back }),
+        4 => lease().prop_map(|lease| Operation::Release { lease }),
+        1 => Just(Operation::Clear),
+    ]
+}
+
+/// A running sequence, as an engine has it.
+struct Sequence {
+    lease: LeaseId,
+    path: Vec<Pair>,
+    /// Leading tokens whose rows are written.
+    computed: usize,
+    /// Not done before the first write: the source has to stay as it is until then.
+    copy: Option<RowCopy>,
+}
+
+/// The index, its model, and a device whose rows hold the path they were computed from.
+struct World {
+    page_size: usize,
+    index: PrefixIndex,
+    model: Model,
+    sequences: Vec<Option<Sequence>>,
+    device: HashMap<(PageId, usize), Vec<Pair>>,
+    paths: Vec<Vec<Pair>>,
+}
+
+const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
+
+impl World {
+    fn new(page_size: usize, pages: usize) -> Self {
+        Self {
+            page_size,
+            index: PrefixIndex::new(page_size, pages).unwrap(),
+            model: Model::new(page_size, pages),
+            sequences: Vec::new(),
+            device: HashMap::new(),
+            paths: Vec::new(),
+        }
+    }
+
+    fn table(&self, lease: LeaseId) -> Vec<PageId> {
+        self.index.lease(lease).unwrap().page_table().collect()
+    }
+
+    /// Pages that the index says are fresh: nobody has them, and what is in them is lost.
+    fn receive(&mut self, pages: &[PageId]) {
+        for &page in pages {
+            for row in 0..self.page_size {
+                self.device.remove(&(page, row));
+            }
+        }
+    }
+
+    fn admit(&mut self, path: Vec<Pair>, room: usize) {
+        let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
+        let runs = path.chunk_by(|left, right| left.0 == right.0);
+        let stretches: Vec<(&[u8], usize)> = runs
+            .map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
+            .collect();
+        let reserve_tokens = path.len() + room;
+        let capacity = self.index.stats().pages_total * self.page_size;
+        let admitted = self.index.admit(&tokens, &stretches, reserve_tokens);
+        if path.is_empty() || reserve_tokens > capacity {
+            assert!(admitted.is_err());
+            return;
+        }
+        let lease = admitted.unwrap();
+        let answer = lease.map(|lease| {
+            let lease = self.index.lease(lease).unwrap();
+            Answer {
+                hit_tokens: lease.hit_tokens(),
+                copy: lease.copy(),
+                page_table: lease.page_table().collect(),
+            }
+        });
+        self.model
+            .admit(path.clone(), reserve_tokens, answer.as_ref());
+        self.paths.push(path.clone());
+        let (Some(lease), Some(answer)) = (lease, answer) else {
+            return;
+        };
+        assert!(
+            answer.hit_tokens < path.len(),
+            "one token is always computed"
+        );
+        let shared = answer.hit_tokens - answer.copy.map_or(0, |copy| copy.rows);
+        self.receive(&answer.page_table[shared / self.page_size..]);
+        self.sequences.push(Some(Sequence {
+            lease,
+            path,
+            computed: answer.hit_tokens,
+            copy: answer.copy,
+        }));
+    }
+
+    fn copy_rows(&mut self, copy: Option<RowCopy>) {
+        let Some(copy) = copy else { return };
+        for row in 0..copy.rows {
+            let content = self.device[&(copy.source_page, row)].clone();
+            self.device.insert((copy.target_page, row), content);
+        }
+    }
+
+    fn compute(&mut self, number: usize, tokens: &[u32]) {
+        let Some(mut sequence) = self.sequences[number].take() else {
+            return;
+        };
+        let copy = sequence.copy.take();
+        self.copy_rows(copy);
+        let namespace = sequence.path.last().unwrap().0;
+        for &token in tokens {
+            let position = sequence.computed;
+            let table = self.table(sequence.lease);
+            if position == table.len() * self.page_size {
+                let grown = self.index.grow(sequence.lease, position + 1).unwrap();
+                let new = self.table(sequence.lease);
+                let answer = grown.then_some(&new[..]);
+                self.model.grow(number, position + 1, answer);
+                assert!(new.starts_with(&table), "a page table changed");
+                self.receive(&new[table.len()..]);
+                if !grown {
+                    break;
+                }
+            }
+            if position == sequence.path.len() {
+                sequence.path.push((namespace, token));
+            }
+            let page = self.table(sequence.lease)[position / self.page_size];
+            let row = position % self.page_size;
+            self.assert_writable(number, page, row);
+            let content = sequence.path[..=position].to_vec();
+            self.device.insert((page, row), content);
+            sequence.computed += 1;
+        }
+        self.sequences[number] = Some(sequence);
+    }
+
+    /// Nobody but this sequence can read the row.
+    fn assert_writable(&self, number: usize, page: PageId, row: usize) {
+        for entry in self.model.entries.iter().filter(|e| e.page == page) {
+            let rows = (entry.path.len() - 1) % self.page_size + 1;
+            assert!(row >= rows, "a committed row is written again");
+        }
+        for (other, sequence) in self.sequences.iter().enumerate() {
+            if let Some(sequence) = sequence {
+                let has_page = self.table(sequence.lease).contains(&page);
+                assert!(other == number || !has_page, "two sequences write one page");
+            }
+        }
+    }
+
+    fn commit(&mut self, number: usize, back: usize) {
+        let Some(sequence) = &mut self.sequences[number] else {
+            return;
+        };
+        let copy = sequence.copy.take();
+        let lease = sequence.lease;
+        let path = sequence.path[..sequence.computed.saturating_sub(back)].to_vec();
+        self.copy_rows(copy);
+        let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
+        let table = self.table(lease);
+        self.index.commit(lease, &tokens).unwrap();
+        assert_eq!(self.table(lease), table, "a page table changed");
+        self.model.commit(number, &path);
+        self.paths.push(path);
+    }
+
+    fn release(&mut self, number: usize) {
+        if let Some(sequence) = self.sequences[number].take() {
+            self.index.release(sequence.lease);
+            self.index.release(sequence.lease);
+            self.model.release(number);
+        }
+    }
+
+    fn run(&mut self, operation: Operation) {
+        let count = self.sequences.len();
+        let pick = |lease: prop::sample::Index| (count > 0).then(|| lease.index(count));
+        match operation {
+            Operation::Admit { earlier, new, room } => {
+                let mut path = Vec::new();
+                if let (Some((which, cut)), false) = (earlier, self.paths.is_empty()) {
+                    let whole = which.get(&self.paths);
+                    path = whole[..cut.index(whole.len() + 1)].to_vec();
+                }
+                path.extend(new);
+                self.admit(path, room);
+            }
+            Operation::Compute { lease, tokens } => {
+                if let Some(number) = pick(lease) {
+                    self.compute(number, &tokens);
+                }
+            }
+            Operation::Commit { lease, back } => {
+                if let Some(number) = pick(lease) {
+                    self.commit(number, back);
+                }
+            }
+            Operation::Release { lease } => {
+                if let Some(number) = pick(lease) {
+                    self.release(number);
+                }
+            }
+            Operation::Clear => assert_eq!(self.index.clear(), self.model.clear()),
+        }
+    }
+
+    /// The accounting, the model, and the contents of every row that somebody may read.
+    fn verify(&self) {
+        self.index.check().unwrap();
+        assert_eq!(self.index.stats(), self.model.stats());
+        for entry in &self.model.entries {
+            let start = (entry.path.len() - 1) / self.page_size * self.page_size;
+            for position in start..entry.path.len() {
+                self.assert_content(entry.page, &entry.path[..=position]);
+            }
+        }
+        for (number, sequence) in self.sequences.iter().enumerate() {
+            let Some(sequence) = sequence else { continue };
+            let lease = self.index.lease(sequence.lease).unwrap();
+            let places = &self.model.holds[number].as_ref().unwrap().table;
+            let pages: Vec<PageId> = lease.page_table().collect();
+            let expected = places.iter().map(|place| match place {
+                Place::Lease(page) => *page,
+                Place::Entry(id) => self.model.entry(*id).page,
+            });
+            assert_eq!(pages, expected.collect::<Vec<_>>());
+            let mut readable = sequence.computed;
+            if let Some(copy) = sequence.copy {
+                readable -= copy.rows;
+                for row in 0..copy.rows {
+                    self.assert_content_of_row(
+                        copy.source_page,
+                        row,
+                        &sequence.path[..=readable + row],
+                    );
+                }
+            }
+            for position in 0..readable {
+                self.assert_content(
+                    pages[position / self.page_size],
+                    &sequence.path[..=position],
+                );
+            }
+        }
+    }
+
+    fn assert_content(&self, page: PageId, path: &[Pair]) {
+        self.assert_content_of_row(page, (path.len() - 1) % self.page_size, path);
+    }
+
+    fn assert_content_of_row(&self, page: PageId, row: usize, path: &[Pair]) {
+        let content = self.device.get(&(page, row));
+        assert_eq!(
+            content.map(Vec::as_slice),
+            Some(path),
+            "page {page}, row {row}"
+        );
+    }
+}
+
+/// Cases of 100 operations on average; 20,000 operations unless PROPTEST_CASES says otherwise.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() {
+        default.cases
+    } else {
+        200
+    };
+    ProptestConfig { cases, ..default }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn every_operation_agrees_with_the_model_and_every_row_holds_its_prefix(
+        page_size in 1_usize..6,
+        pages in 1_usize..14,
+        operations in prop::collection::vec(operation(), 1..200),
+    ) {
+        let mut world = World::new(page_size, pages);
+        for operation in operations {
+            world.run(operation);
+            world.verify();
+        }
+        for number in 0..world.sequences.len() {
+            world.release(number);
+            world.verify();
+        }
+        let stats = world.index.stats();
+        assert_eq!(stats.pages_leased, 0);
+        assert_eq!(stats.pages_evictable, stats.pages_cached);
+        world.run(Operation::Clear);
+        assert_eq!(world.index.stats().pages_free, pages);
+        world.verify();
+    }
+}

@@ -1,0 +1,340 @@
+//! The slow, obvious index: a list of cached pages, each with its whole path. Every question is
+//! answered by looking at all of them; nothing is counted, ordered or remembered.
+//!
+//! It does not choose page ids, nor among equally good copy sources: there it follows the index
+//! under test, after making sure that the choice was allowed.
+
+use appliance_core::prefix_index::{PageId, RowCopy, Stats};
+
+/// (namespace, token id)
+pub type Pair = (u8, u32);
+
+pub type EntryId = u64;
+
+#[derive(Debug)]
+pub struct Entry {
+    pub id: EntryId,
+    /// From position 0 to the last row of the page that is known.
+    pub path: Vec<Pair>,
+    pub page: PageId,
+    last_use: u64,
+}
+
+/// A page of a lease's table: whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Lease(PageId),
+    Entry(EntryId),
+}
+
+#[derive(Debug)]
+pub struct Hold {
+    pub path: Vec<Pair>,
+    pub table: Vec<Place>,
+    /// The entries of the committed full pages, from the first on.
+    full: Vec<EntryId>,
+    source: Option<EntryId>,
+    hit_tokens: usize,
+    committed: usize,
+}
+
+pub struct Model {
+    page_size: usize,
+    pages: usize,
+    pub entries: Vec<Entry>,
+    pub holds: Vec<Option<Hold>>,
+    entry_count: u64,
+    ticks: u64,
+    counters: Stats,
+}
+
+/// What the index under test answered to an admission.
+pub struct Answer {
+    pub hit_tokens: usize,
+    pub copy: Option<RowCopy>,
+    pub page_table: Vec<PageId>,
+}
+
+fn common(left: &[Pair], right: &[Pair]) -> usize {
+    left.iter().zip(right).take_while(|(l, r)| l == r).count()
+}
+
+impl Model {
+    pub fn new(page_size: usize, pages: usize) -> Self {
+        Self {
+            page_size,
+            pages,
+            entries: Vec::new(),
+            holds: Vec::new(),
+            entry_count: 0,
+            ticks: 0,
+            counters: Stats::default(),
+        }
+    }
+
+    pub fn entry(&self, id: EntryId) -> &Entry {
+        self.entries.iter().find(|entry| entry.id == id).unwrap()
+    }
+
+    fn with_path(&self, path: &[Pair]) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.path == path)
+    }
+
+    /// The positions before the entry's page.
+    fn above<'a>(&self, path: &'a [Pair]) -> &'a [Pair] {
+        &path[..(path.len() - 1) / self.page_size * self.page_size]
+    }
+
+    /// `extra`: entries an admission in progress uses.
+    fn is_protected(&self, entry: &Entry, extra: &[EntryId]) -> bool {
+        let is_used = |other: &Entry| {
+            let of_hold = |hold: &Hold| {
+                hold.table.contains(&Place::Entry(other.id))
+                    || hold.full.contains(&other.id)
+                    || hold.source == Some(other.id)
+            };
+            extra.contains(&other.id) || self.holds.iter().flatten().any(of_hold)
+        };
+        let is_full = entry.path.len() % self.page_size == 0;
+        let is_below = |other: &Entry| is_full && self.above(&other.path).starts_with(&entry.path);
+        let mut entries = self.entries.iter();
+        entries.any(|other| (other.id == entry.id || is_below(other)) && is_used(other))
+    }
+
+    fn unprotected(&self, extra: &[EntryId]) -> usize {
+        let all = self.entries.iter();
+        all.filter(|entry| !self.is_protected(entry, extra)).count()
+    }
+
+    fn leased(&self) -> usize {
+        let places = self.holds.iter().flatten().flat_map(|hold| &hold.table);
+        places.filter(|p| matches!(p, Place::Lease(_))).count()
+    }
+
+    fn free(&self) -> usize {
+        self.pages - self.entries.len() - self.leased()
+    }
+
+    fn touch(&mut self, path: &[Pair]) {
+        self.ticks += 1;
+        for entry in &mut self.entries {
+            if path.starts_with(&entry.path) {
+                entry.last_use = self.ticks;
+            }
+        }
+    }
+
+    fn leaf_to_evict(&self, extra: &[EntryId]) -> Option<EntryId> {
+        let has_child = |entry: &Entry| {
+            let mut all = self.entries.iter();
+            all.any(|other| self.above(&other.path) == entry.path)
+        };
+        let all = self.entries.iter();
+        all.filter(|entry| !has_child(entry) && !self.is_protected(entry, extra))
+            .min_by_key(|entry| entry.last_use)
+            .map(|entry| entry.id)
+    }
+
+    fn make_room(&mut self, count: usize, extra: &[EntryId]) {
+        while self.free() < count {
+            let leaf = self.leaf_to_evict(extra).expect("room was counted before");
+            self.entries.retain(|entry| entry.id != leaf);
+            self.counters.evicted_pages += 1;
+        }
+    }
+
+    /// Unprotected entries whose rows another entry has as well, and more, are not kept.
+    fn drop_superseded(&mut self) {
+        let superseded = |entry: &Entry| {
+            let longer = |other: &Entry| {
+                other.path.len() > entry.path.len()
+                    && other.path.starts_with(&entry.path)
+                    && self.above(&other.path) == self.above(&entry.path)
+            };
+            self.entries.iter().any(longer) && !self.is_protected(entry, &[])
+        };
+        let all = self.entries.iter();
+        let gone: Vec<_> = all.filter(|e| superseded(e)).map(|e| e.id).collect();
+        self.entries.retain(|entry| !gone.contains(&entry.id));
+    }
+
+    pub fn admit(&mut self, path: Vec<Pair>, reserve_tokens: usize, answer: Option<&Answer>) {
+        let known = &path[..path.len() - 1];
+        let mut full: Vec<EntryId> = Vec::new();
+        for end in (self.page_size..=known.len()).step_by(self.page_size) {
+            match self.with_path(&known[..end]) {
+                Some(entry) => full.push(entry.id),
+                None => break,
+            }
+        }
+        let shared = full.len() * self.page_size;
+        let missing = reserve_tokens.div_ceil(self.page_size) - full.len();
+        let rows_of = |entry: &Entry| {
+            let is_child = self.above(&entry.path) == &path[..shared];
+            if is_child {
+                common(&entry.path, known) - shared
+            } else {
+                0
+            }
+        };
+        let best = self.entries.iter().map(rows_of).max().unwrap_or(0);
+        let best_sources = self.entries.iter().filter(|entry| rows_of(entry) == best);
+        let has_room = |source: Option<EntryId>| {
+            let mut extra = full.clone();
+            extra.extend(source);
+            self.free() + self.unprotected(&extra) >= missing
+        };
+        let Some(answer) = answer else {
+            assert!(!has_room(None), "refused, and there was room");
+            return;
+        };
+        let source = answer.copy.map(|copy| {
+            let mut sources = best_sources.clone();
+            let source = sources.find(|entry| entry.page == copy.source_page);
+            let source = source.expect("the source has the longest common prefix");
+            assert_eq!(copy.rows, best);
+            assert_eq!(copy.target_page, answer.page_table[full.len()]);
+            source.id
+        });
+        assert!(best > 0 || source.is_none());
+        if source.is_none() && best > 0 {
+            let mut sources = best_sources.clone();
+            let without_room = sources.any(|entry| !has_room(Some(entry.id)));
+            assert!(without_room, "there was room for the copy");
+        }
+        assert!(has_room(source), "admitted, and there was no room");
+        let hit_tokens = shared + if source.is_some() { best } else { 0 };
+        assert_eq!(answer.hit_tokens, hit_tokens);
+        let mut extra = full.clone();
+        extra.extend(source);
+        self.make_room(missing, &extra);
+        self.touch(&path[..shared]);
+        if let Some(id) = source {
+            let path = self.entry(id).path.clone();
+            self.touch(&path);
+        }
+        self.counters.hit_tokens += hit_tokens as u64;
+        self.counters.miss_tokens += (path.len() - hit_tokens) as u64;
+        let mut table: Vec<Place> = full.iter().map(|&id| Place::Entry(id)).collect();
+        let own = answer.page_table[full.len()..].iter();
+        table.extend(own.map(|&page| Place::Lease(page)));
+        self.holds.push(Some(Hold {
+            path,
+            table,
+            full,
+            source,
+            hit_tokens,
+            committed: shared,
+        }));
+    }
+
+    pub fn grow(&mut self, lease: usize, tokens: usize, page_table: Option<&[PageId]>) {
+        let held = self.holds[lease].as_ref().unwrap().table.len();
+        let missing = tokens.div_ceil(self.page_size).saturating_sub(held);
+        let has_room = self.free() + self.unprotected(&[]) >= missing;
+        assert_eq!(page_table.is_some(), has_room, "growing by {missing} pages");
+        let Some(page_table) = page_table else { return };
+        self.make_room(missing, &[]);
+        let hold = self.holds[lease].as_mut().unwrap();
+        let own = page_table[held..].iter();
+        hold.table.extend(own.map(|&page| Place::Lease(page)));
+        assert_eq!(hold.table.len(), held + missing);
+    }
+
+    pub fn commit(&mut self, lease: usize, path: &[Pair]) {
+        let mut hold = self.holds[lease].take().unwrap();
+        if path.len() > hold.path.len() {
+            hold.path = path.to_vec();
+        }
+        if path.len() > hold.committed {
+            let known = hold.committed.max(hold.hit_tokens);
+            self.counters.committed_tokens += path.len().saturating_sub(known) as u64;
+            let first = hold.committed / self.page_size;
+            hold.source = None;
+            hold.committed = path.len();
+            for index in first..path.len().div_ceil(self.page_size) {
+                let end = path.len().min((index + 1) * self.page_size);
+                self.commit_page(&mut hold, index, &path[..end]);
+            }
+            let full_tokens = hold.full.len() * self.page_size;
+            let is_tail = |place: &&Place| matches!(place, Place::Entry(_));
+            let tail = hold.table.get(hold.full.len()).filter(is_tail);
+            match tail {
+                Some(&Place::Entry(id)) => {
+                    let path = self.entry(id).path.clone();
+                    self.touch(&path);
+                }
+                _ if full_tokens > 0 => self.touch(&path[..full_tokens]),
+                _ => {}
+            }
+        }
+        self.holds[lease] = Some(hold);
+        self.drop_superseded();
+    }
+
+    fn commit_page(&mut self, hold: &mut Hold, index: usize, path: &[Pair]) {
+        let is_full = path.len() == (index + 1) * self.page_size;
+        let covers = |entry: &&Entry| {
+            entry.path.starts_with(path) && self.above(&entry.path) == self.above(path)
+        };
+        let id = match (self.entries.iter().find(covers), hold.table[index]) {
+            (Some(entry), _) => entry.id,
+            (None, Place::Entry(tail)) => {
+                let mut entries = self.entries.iter_mut();
+                let entry = entries.find(|entry| entry.id == tail).unwrap();
+                entry.path = path.to_vec();
+                tail
+            }
+            (None, Place::Lease(page)) => {
+                let id = self.entry_count;
+                self.entry_count += 1;
+                hold.table[index] = Place::Entry(id);
+                self.entries.push(Entry {
+                    id,
+                    path: path.to_vec(),
+                    page,
+                    last_use: 0,
+                });
+                id
+            }
+        };
+        if is_full {
+            hold.full.push(id);
+        }
+    }
+
+    pub fn release(&mut self, lease: usize) {
+        let Some(hold) = self.holds[lease].take() else {
+            return;
+        };
+        if let Some(&id) = hold.full.last() {
+            let path = self.entry(id).path.clone();
+            self.touch(&path);
+        }
+        if let Some(&Place::Entry(id)) = hold.table.get(hold.full.len()) {
+            let path = self.entry(id).path.clone();
+            self.touch(&path);
+        }
+        self.drop_superseded();
+    }
+
+    pub fn clear(&mut self) -> usize {
+        let before = self.entries.len();
+        while let Some(leaf) = self.leaf_to_evict(&[]) {
+            self.entries.retain(|entry| entry.id != leaf);
+        }
+        before - self.entries.len()
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            pages_total: self.pages,
+            pages_free: self.free(),
+            pages_cached: self.entries.len(),
+            pages_leased: self.leased(),
+            pages_evictable: self.unprotected(&[]),
+            nodes: self.entries.len(),
+            ..self.counters
+        }
+    }
+}
