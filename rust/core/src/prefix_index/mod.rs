@@ -17,6 +17,9 @@ mod namespace;
 mod pages;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 
 use thiserror::Error;

@@ -104,6 +104,12 @@ impl Namespaces {
         }
     }
 
+    /// How many are referred to.
+    #[cfg(test)]
+    pub(super) fn live(&self) -> usize {
+        self.by_bytes.len()
+    }
+
     /// Compare the counts with the references that were counted elsewhere.
     pub(super) fn check(&self, used: impl Iterator<Item = NamespaceId>) -> Result<(), String> {
         let mut counts = vec![0_u64; self.entries.len()];

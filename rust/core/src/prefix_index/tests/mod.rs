@@ -1,0 +1,68 @@
+//! Single situations of the prefix index. Random ones are in `tests/prefix_index`.
+
+mod accounting;
+mod borders;
+mod matching;
+
+use super::*;
+
+const PUBLIC: &[u8] = b"public";
+const ALICE: &[u8] = b"tenant alice";
+const BOB: &[u8] = b"tenant bob";
+
+fn index(page_size: usize, pages: usize) -> PrefixIndex {
+    PrefixIndex::new(page_size, pages).unwrap()
+}
+
+fn tokens(count: u32) -> Vec<u32> {
+    (100..100 + count).collect()
+}
+
+fn admit_in(
+    index: &mut PrefixIndex,
+    token_ids: &[u32],
+    stretches: &[(&[u8], usize)],
+) -> Option<LeaseId> {
+    let lease = index.admit(token_ids, stretches, token_ids.len()).unwrap();
+    index.check().unwrap();
+    lease
+}
+
+fn admit(index: &mut PrefixIndex, token_ids: &[u32]) -> LeaseId {
+    admit_in(index, token_ids, &[(ALICE, token_ids.len())]).unwrap()
+}
+
+fn commit(index: &mut PrefixIndex, lease: LeaseId, token_ids: &[u32]) {
+    index.commit(lease, token_ids).unwrap();
+    index.check().unwrap();
+}
+
+fn release(index: &mut PrefixIndex, lease: LeaseId) {
+    index.release(lease);
+    index.check().unwrap();
+}
+
+/// One request from beginning to end; returns its hit tokens.
+fn serve_in(index: &mut PrefixIndex, token_ids: &[u32], stretches: &[(&[u8], usize)]) -> usize {
+    let lease = admit_in(index, token_ids, stretches).unwrap();
+    let hit_tokens = hit(index, lease);
+    commit(index, lease, token_ids);
+    release(index, lease);
+    hit_tokens
+}
+
+fn serve(index: &mut PrefixIndex, token_ids: &[u32]) -> usize {
+    serve_in(index, token_ids, &[(ALICE, token_ids.len())])
+}
+
+fn hit(index: &PrefixIndex, lease: LeaseId) -> usize {
+    index.lease(lease).unwrap().hit_tokens()
+}
+
+fn copy(index: &PrefixIndex, lease: LeaseId) -> Option<RowCopy> {
+    index.lease(lease).unwrap().copy()
+}
+
+fn table(index: &PrefixIndex, lease: LeaseId) -> Vec<PageId> {
+    index.lease(lease).unwrap().page_table().collect()
+}
