@@ -1,6 +1,8 @@
 //! The prefix index against its slow model, and against simulated page contents, with random
 //! operations; `check()` after each of them.
 
+#![allow(clippy::unwrap_used)]
+
 mod model;
 
 use std::collections::HashMap;

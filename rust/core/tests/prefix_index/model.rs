@@ -95,7 +95,7 @@ impl Model {
             };
             extra.contains(&other.id) || self.holds.iter().flatten().any(of_hold)
         };
-        let is_full = entry.path.len() % self.page_size == 0;
+        let is_full = entry.path.len().is_multiple_of(self.page_size);
         let is_below = |other: &Entry| is_full && self.above(&other.path).starts_with(&entry.path);
         let mut entries = self.entries.iter();
         entries.any(|other| (other.id == entry.id || is_below(other)) && is_used(other))

@@ -1,5 +1,7 @@
 //! Single situations of the prefix index. Random ones are in `tests/prefix_index`.
 
+#![allow(clippy::unwrap_used)]
+
 mod accounting;
 mod borders;
 mod matching;
