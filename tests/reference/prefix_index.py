@@ -1,0 +1,251 @@
+"""The prefix index, slow and obvious: a dict from token prefixes to cached pages.
+
+A prefix is a tuple of (namespace, token) pairs from position 0 to the last row of a page that is
+known. Every question is answered by looking at all of them; nothing is counted or kept in order.
+Page ids are the real index's: the oracle is told what it answered, and says whether that was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TypeAlias
+
+Pair: TypeAlias = tuple[bytes, int]
+Prefix: TypeAlias = tuple[Pair, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CachedPage:
+    """A page of the tree. Its identity stays when its prefix grows."""
+
+    page: int
+    prefix: Prefix
+    last_use: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Hold:
+    """What a lease has: `table` in position order, an own page as its id."""
+
+    path: Prefix
+    table: list[CachedPage | int]
+    hit_tokens: int
+    committed: int
+    full: list[CachedPage]
+    source: CachedPage | None
+
+    def uses(self, cached: CachedPage) -> bool:
+        return cached in self.table or cached in self.full or cached is self.source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the real index said to an admission."""
+
+    hit_tokens: int
+    copy: tuple[int, int, int] | None
+    page_table: Sequence[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class PrefixOracle:
+    """See the module. Its asserts are the expectations on the real index."""
+
+    page_size: int
+    pages: int
+    cached: dict[Prefix, CachedPage] = field(default_factory=dict)
+    holds: list[Hold] = field(default_factory=list)
+    ticks: int = 0
+    hit_tokens: int = 0
+    miss_tokens: int = 0
+    evicted_pages: int = 0
+    committed_tokens: int = 0
+
+    def admit(self, path: Prefix, reserve_tokens: int, answer: Answer | None) -> Hold | None:
+        """Judge an admission and do the same."""
+        known = path[:-1]
+        full = list(self._full_pages(known))
+        shared = len(full) * self.page_size
+        missing = -(-reserve_tokens // self.page_size) - len(full)
+        rows = {cached: self._common_rows(cached, known, shared) for cached in self._all()}
+        best = max(rows.values(), default=0)
+        if answer is None:
+            assert not self._has_room(missing, full), "refused, and there was room"
+            return None
+        source = None
+        if answer.copy is not None:
+            (source,) = (c for c in rows if c.page == answer.copy[0])
+            assert rows[source] == best > 0
+            assert answer.copy == (source.page, answer.page_table[len(full)], best)
+        elif best > 0:
+            choices = [cached for cached, common in rows.items() if common == best]
+            assert not all(self._has_room(missing, [*full, c]) for c in choices)
+        assert answer.hit_tokens == shared + (best if source else 0)
+        assert list(answer.page_table[: len(full)]) == [cached.page for cached in full]
+        hold = Hold(
+            path=path,
+            table=[*full],
+            hit_tokens=answer.hit_tokens,
+            committed=shared,
+            full=full,
+            source=source,
+        )
+        self.holds.append(hold)
+        assert self._has_room(missing), "admitted, and there was no room"
+        self._take(hold, answer.page_table)
+        assert len(hold.table) == len(full) + missing
+        self._touch(path[:shared])
+        if source is not None:
+            self._touch(source.prefix)
+        self.hit_tokens += hold.hit_tokens
+        self.miss_tokens += len(path) - hold.hit_tokens
+        return hold
+
+    def grow(self, hold: Hold, tokens: int, page_table: Sequence[int] | None) -> None:
+        """Judge a growth (`page_table`: the new one, None when it was refused) and do the same."""
+        missing = max(0, -(-tokens // self.page_size) - len(hold.table))
+        assert self._has_room(missing) == (page_table is not None)
+        if page_table is not None:
+            assert len(page_table) == len(hold.table) + missing
+            self._take(hold, page_table)
+
+    def commit(self, hold: Hold, path: Prefix) -> None:
+        """Put the pages of `path` into the dict."""
+        hold.path = max(hold.path, path, key=len)
+        if len(path) <= hold.committed:
+            return
+        self.committed_tokens += max(0, len(path) - max(hold.committed, hold.hit_tokens))
+        hold.source = None
+        for start in range(
+            hold.committed // self.page_size * self.page_size, len(path), self.page_size
+        ):
+            prefix = path[: start + self.page_size]
+            page = self._commit_page(hold, prefix)
+            if len(prefix) == start + self.page_size:
+                hold.full.append(page)
+        hold.committed = len(path)
+        tail = self._tail(hold)
+        self._touch(tail.prefix if tail else path[: len(hold.full) * self.page_size])
+        self._drop_superseded()
+
+    def release(self, hold: Hold) -> None:
+        """Give everything back."""
+        self._touch(hold.path[: len(hold.full) * self.page_size])
+        tail = self._tail(hold)
+        if tail is not None:
+            self._touch(tail.prefix)
+        self.holds.remove(hold)
+        self._drop_superseded()
+
+    def clear(self) -> int:
+        """Drop what nobody uses."""
+        unused = [cached for cached in self._all() if not self._is_protected(cached)]
+        for cached in unused:
+            del self.cached[cached.prefix]
+        return len(unused)
+
+    def stats(self) -> dict[str, int]:
+        """As `PrefixIndex.stats`."""
+        return {
+            "pages_total": self.pages,
+            "pages_free": self._free(),
+            "pages_cached": len(self.cached),
+            "pages_leased": self.pages - self._free() - len(self.cached),
+            "pages_evictable": sum(not self._is_protected(cached) for cached in self._all()),
+            "nodes": len(self.cached),
+            "hit_tokens": self.hit_tokens,
+            "miss_tokens": self.miss_tokens,
+            "evicted_pages": self.evicted_pages,
+            "committed_tokens": self.committed_tokens,
+        }
+
+    def _all(self) -> list[CachedPage]:
+        return list(self.cached.values())
+
+    def _before(self, prefix: Prefix) -> Prefix:
+        """The positions before the prefix's last page."""
+        return prefix[: (len(prefix) - 1) // self.page_size * self.page_size]
+
+    def _full_pages(self, path: Prefix) -> Iterator[CachedPage]:
+        ends = range(self.page_size, len(path) + 1, self.page_size)
+        found = (self.cached.get(path[:end]) for end in ends)
+        return (cached for cached in takewhile(bool, found) if cached)
+
+    def _common_rows(self, cached: CachedPage, path: Prefix, shared: int) -> int:
+        if self._before(cached.prefix) != path[:shared]:
+            return 0
+        pairs = zip(cached.prefix, path, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) - shared
+
+    def _is_protected(self, cached: CachedPage, also_used: Sequence[CachedPage] = ()) -> bool:
+        """Whether a lease (or `also_used`) has the page or one below it."""
+        full = len(cached.prefix) % self.page_size == 0
+        for other in self.cached.values():
+            below = full and self._before(other.prefix)[: len(cached.prefix)] == cached.prefix
+            used = other in also_used or any(hold.uses(other) for hold in self.holds)
+            if used and (other is cached or below):
+                return True
+        return False
+
+    def _free(self) -> int:
+        own = sum(isinstance(place, int) for hold in self.holds for place in hold.table)
+        return self.pages - len(self.cached) - own
+
+    def _has_room(self, pages: int, also_used: Sequence[CachedPage] = ()) -> bool:
+        unused = sum(not self._is_protected(cached, also_used) for cached in self._all())
+        return self._free() + unused >= pages
+
+    def _take(self, hold: Hold, page_table: Sequence[int]) -> None:
+        """Extend the table to `page_table`, evicting unused leaves, least recently used first."""
+        new = list(page_table[len(hold.table) :])
+        while self._free() < len(new):
+            parents = {self._before(cached.prefix) for cached in self._all()}
+            leaves = [
+                c for c in self._all() if c.prefix not in parents and not self._is_protected(c)
+            ]
+            leaf = min(leaves, key=lambda cached: cached.last_use)
+            del self.cached[leaf.prefix]
+            self.evicted_pages += 1
+        taken = {cached.page for cached in self._all()}
+        taken.update(p for other in self.holds for p in other.table if isinstance(p, int))
+        assert taken.isdisjoint(new), "a page is in two places"
+        hold.table.extend(new)
+
+    def _tail(self, hold: Hold) -> CachedPage | None:
+        place = hold.table[len(hold.full)] if len(hold.full) < len(hold.table) else None
+        return place if isinstance(place, CachedPage) else None
+
+    def _commit_page(self, hold: Hold, prefix: Prefix) -> CachedPage:
+        for cached in self._all():
+            same_page = self._before(cached.prefix) == self._before(prefix)
+            if same_page and cached.prefix[: len(prefix)] == prefix:
+                return cached
+        index = (len(prefix) - 1) // self.page_size
+        place = hold.table[index]
+        if isinstance(place, int):
+            place = CachedPage(page=place, prefix=prefix)
+            hold.table[index] = place
+        else:
+            del self.cached[place.prefix]
+            place.prefix = prefix
+        self.cached[prefix] = place
+        return place
+
+    def _touch(self, prefix: Prefix) -> None:
+        self.ticks += 1
+        for cached in self._all():
+            if prefix[: len(cached.prefix)] == cached.prefix:
+                cached.last_use = self.ticks
+
+    def _drop_superseded(self) -> None:
+        for cached in self._all():
+            longer = any(
+                other is not cached
+                and self._before(other.prefix) == self._before(cached.prefix)
+                and other.prefix[: len(cached.prefix)] == cached.prefix
+                for other in self._all()
+            )
+            if longer and not self._is_protected(cached):
+                del self.cached[cached.prefix]

@@ -1,0 +1,251 @@
+"""`_core.PrefixIndex` and `_core.Lease` as Python sees them."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+
+import pytest
+
+from appliance import _core
+from appliance.tokens import pack, unpack
+
+PUBLIC, ALICE, BOB = b"public", b"tenant alice", b"tenant bob"
+
+
+def serve(index: _core.PrefixIndex, tokens: list[int], *stretches: tuple[bytes, int]) -> int:
+    """One request from beginning to end; returns its hit tokens."""
+    lease = index.admit(pack(tokens), stretches or [(ALICE, len(tokens))], len(tokens))
+    assert lease is not None
+    hit_tokens = lease.hit_tokens
+    lease.commit(pack(tokens))
+    lease.release()
+    index.check()
+    return hit_tokens
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 64])
+def test_a_repeated_prompt_computes_only_its_last_token(count: int) -> None:
+    index = _core.PrefixIndex(page_size=16, pages=8)
+    prompt = list(range(count))
+    assert serve(index, prompt) == 0
+    assert serve(index, prompt) == count - 1
+    # One page more than are free: the end of the prompt goes.
+    free = index.stats()["pages_free"]
+    assert serve(index, [2**31] * (16 * (free + 1))) == 0
+    assert index.stats()["evicted_pages"] == 1
+    assert serve(index, prompt) == (count - 1) // 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("tokens", "other"),
+    [
+        # Pairs that collide in additive and multiplicative page hashes.
+        (
+            list(range(100, 116)),
+            [100, 101, 102, 134, 103, *range(105, 116)],
+        ),
+        (
+            list(range(100, 116)),
+            [100, 101, 102, 104, 73, *range(105, 116)],
+        ),
+        ([0] * 16, [0] * 15 + [1]),
+        ([1, 23] * 8, [12, 3] * 8),
+        ([2**32 - 1] + [0] * 15, [2**32 - 2] + [0] * 15),
+    ],
+)
+def test_pages_are_told_apart_by_their_tokens(tokens: list[int], other: list[int]) -> None:
+    index = _core.PrefixIndex(page_size=16, pages=8)
+    serve(index, [*tokens, 5])
+    common = next(i for i, (a, b) in enumerate(zip(tokens, other, strict=True)) if a != b)
+    assert serve(index, [*other, 5]) == common
+    assert serve(index, [*tokens, 5]) == 16
+
+
+def test_the_same_page_under_two_parents_is_two_pages() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=8)
+    serve(index, [1, 1, 1, 1, 7, 7, 7, 7, 0])
+    assert serve(index, [2, 2, 2, 2, 7, 7, 7, 7, 0]) == 0
+    assert serve(index, [7, 7, 7, 7, 0]) == 0
+
+
+def test_a_tenant_finds_public_tokens_and_its_own_and_no_others() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=32)
+    prompt = list(range(15))
+    assert serve(index, prompt, (PUBLIC, 6), (ALICE, 9)) == 0
+    assert serve(index, prompt, (PUBLIC, 6), (BOB, 9)) == 6
+    assert serve(index, prompt, (PUBLIC, 6), (ALICE, 9)) == 14
+    assert serve(index, prompt, (BOB, 15)) == 0
+
+
+@pytest.mark.parametrize(
+    "namespace", [b"", b"org_1", b"org_12345", b"org_1\0", b"org_1\x002345", b"\xff" * 1000]
+)
+def test_namespaces_are_compared_as_bytes(namespace: bytes) -> None:
+    index = _core.PrefixIndex(page_size=4, pages=32)
+    others = {b"", b"org_1", b"org_12345", b"org_1\0", b"org_1\x002345", b"\xff" * 999} - {
+        namespace
+    }
+    for other in others:
+        serve(index, [1, 2, 3], (other, 3))
+    assert serve(index, [1, 2, 3], (namespace, 3)) == 0
+    assert serve(index, [1, 2, 3], (namespace, 3)) == 2
+
+
+def test_a_reply_belongs_to_the_last_stretch_even_if_it_holds_no_prompt_token() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=32)
+    lease = index.admit(pack(range(5)), [(PUBLIC, 5), (ALICE, 0)], 12)
+    assert lease is not None
+    lease.commit(pack(range(9)))
+    lease.release()
+    assert serve(index, list(range(10)), (PUBLIC, 10)) == 5
+    assert serve(index, list(range(10)), (PUBLIC, 5), (ALICE, 5)) == 9
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "stretches", "reserve_tokens"),
+    [
+        (b"", [], 1),
+        (b"", [(ALICE, 0)], 1),
+        (b"abc", [(ALICE, 1)], 1),
+        (pack([1, 2]), [], 2),
+        (pack([1, 2]), [(ALICE, 1)], 2),
+        (pack([1, 2]), [(ALICE, 2), (BOB, 1)], 2),
+        (pack([1, 2]), [(ALICE, -1), (BOB, 3)], 2),
+        (pack([1, 2]), [(ALICE, 2**64 - 1), (BOB, 3)], 2),
+        (pack([1, 2]), [(ALICE, 2)], 1),
+        (pack([1, 2]), [(ALICE, 2)], 0),
+        (pack([1, 2]), [(ALICE, 2)], -1),
+        (pack([1, 2]), [(ALICE, 2)], 17),
+        (pack([1, 2]), [(ALICE, 2)], 2**63),
+        (pack([1, 2]), [(ALICE, 2)], 2**100),
+    ],
+)
+def test_a_malformed_admission_is_a_value_error_and_changes_nothing(
+    token_ids: bytes, stretches: list[tuple[bytes, int]], reserve_tokens: int
+) -> None:
+    index = _core.PrefixIndex(page_size=4, pages=4)
+    serve(index, [1, 2, 3])
+    before = index.stats()
+    with pytest.raises(ValueError, match=r"\w"):
+        index.admit(token_ids, stretches, reserve_tokens)
+    assert index.stats() == before
+    index.check()
+
+
+@pytest.mark.parametrize(
+    ("page_size", "pages"),
+    [(0, 1), (1, 0), (-1, 1), (1, -1), (2**16, 2**17), (1, 2**32), (2**70, 1)],
+)
+def test_an_index_without_slots_or_with_too_many_is_refused(page_size: int, pages: int) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        _core.PrefixIndex(page_size=page_size, pages=pages)
+
+
+def test_commits_that_contradict_the_lease_are_value_errors_and_change_nothing() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=4)
+    lease = index.admit(pack([1, 2, 3]), [(ALICE, 3)], 6)
+    assert lease is not None
+    lease.commit(pack([1, 2, 3, 4]))
+    before = index.stats()
+    for token_ids in (b"abc", pack([2]), pack([1, 2, 3, 5]), pack([1, 2, 3, 4, 5, 6, 7, 8, 9])):
+        with pytest.raises(ValueError, match=r"\w"):
+            lease.commit(token_ids)
+    with pytest.raises(ValueError, match="count"):
+        lease.grow(-1)
+    lease.commit(pack([1, 2]))
+    assert index.stats() == before
+    assert lease.grow(2**62) is False
+    index.check()
+
+
+def test_a_released_lease_holds_nothing() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=4)
+    serve(index, [1, 2, 3, 4, 5])
+    lease = index.admit(pack([1, 2, 3, 4, 5, 6]), [(ALICE, 6)], 9)
+    assert lease is not None
+    assert (lease.hit_tokens, lease.tokens_reserved) == (5, 12)
+    source, target, rows = lease.copy or (0, 0, 0)
+    table = list(unpack(lease.page_table))
+    assert (target, rows) == (table[1], 1)
+    assert source not in table
+    lease.release()
+    lease.release()
+    assert (lease.hit_tokens, lease.copy, lease.tokens_reserved) == (5, None, 0)
+    assert lease.page_table == b""
+    with pytest.raises(ValueError, match="released"):
+        lease.commit(pack([1]))
+    with pytest.raises(ValueError, match="released"):
+        lease.grow(1)
+    assert index.stats()["pages_leased"] == 0
+
+
+def test_dropping_a_lease_releases_it_and_a_lease_outlives_its_index() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=4)
+    lease = index.admit(pack([1, 2, 3]), [(ALICE, 3)], 16)
+    assert index.stats()["pages_free"] == 0
+    assert index.admit(pack([1]), [(ALICE, 1)], 1) is None
+    del lease
+    gc.collect()
+    assert index.stats()["pages_free"] == 4
+    survivor = index.admit(pack([1, 2, 3]), [(ALICE, 3)], 16)
+    assert survivor is not None
+    del index
+    survivor.commit(pack([1, 2, 3]))
+    assert survivor.tokens_reserved == 16
+
+
+def test_aborts_at_every_moment_leak_no_page_and_the_whole_device_can_be_had() -> None:
+    rng = random.Random(7)
+    index = _core.PrefixIndex(page_size=16, pages=300)
+    shared = list(range(500))
+    running: list[_core.Lease] = []
+    for request in range(2000):
+        private = [1000 + request + i for i in range(rng.randint(1, 300))]
+        prompt = (shared if request % 2 else []) + private
+        reserve_tokens = 4800 if request % 10 == 9 else len(prompt) + 32
+        lease = index.admit(pack(prompt), [(ALICE, len(prompt))], reserve_tokens)
+        if lease is not None:
+            written = rng.choice((0, len(prompt) // 2, len(prompt), len(prompt) + 20))
+            lease.commit(pack([*prompt, *([3] * 20)][:written]))
+            running.append(lease)
+        if len(running) > 6:
+            aborted = running.pop(rng.randrange(len(running)))
+            aborted.release()
+            aborted.release()
+        index.check()
+    running.clear()
+    stats = index.stats()
+    assert stats["pages_leased"] == 0
+    assert stats["pages_cached"] + stats["pages_free"] == stats["pages_total"]
+    assert stats["pages_evictable"] == stats["pages_cached"]
+    everything = index.admit(pack(shared), [(ALICE, 500)], 4800)
+    assert everything is not None
+    assert len(unpack(everything.page_table)) == 300
+    index.check()
+
+
+def test_threads_may_share_an_index() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=64)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(300):
+                tokens = [rng.randint(0, 1) for _ in range(rng.randint(1, 20))]
+                lease = index.admit(pack(tokens), [(ALICE, len(tokens))], len(tokens))
+                if lease is not None:
+                    lease.commit(pack(tokens))
+                index.check()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert index.stats()["pages_leased"] == 0
