@@ -18,7 +18,7 @@ from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import TokenIds, count, head, unpack
 from appliance.wire.client import EngineClient
-from appliance.wire.frames import Admitted, Finished, FinishReason, Generate, Tokens
+from appliance.wire.frames import Admitted, Finished, FinishReason, Generate, TokenLogprobs, Tokens
 
 _ERRORS: dict[str, type[ApplianceError]] = {
     kind.code: kind
@@ -58,6 +58,7 @@ class Generation:
             closing=prompt.closing,
         )
         self._generated = bytearray()
+        self._undelivered = bytearray()
         self._delivered: list[str] = []
         self._is_stopping = False
         self._is_complete = False
@@ -131,7 +132,8 @@ class Generation:
         if self._decoder.stopped:
             self.finish_reason = "stop"
             self._engine.cancel(self._request.request_id, self._decoder.delivered_tokens)
-        return self._deliver(text, event)
+        self._undelivered += event.token_ids
+        return self._deliver(text, tuple(event.logprobs or ()))
 
     def _end(self, event: Finished) -> Delta | None:
         self.finish_reason = event.reason
@@ -143,14 +145,14 @@ class Generation:
             self.finish_reason = "cancelled"  # it ended by itself while the stop was on its way
             return None
         self._is_complete = True
-        return self._deliver(self._decoder.finish(), None)
+        return self._deliver(self._decoder.finish(), ())
 
-    def _deliver(self, text: str, event: Tokens | None) -> Delta | None:
-        logprobs = () if event is None else tuple(event.logprobs or ())
+    def _deliver(self, text: str, logprobs: tuple[TokenLogprobs, ...]) -> Delta | None:
         if not text and not logprobs:
             return None
         self._delivered.append(text)
-        token_ids = b"" if event is None else event.token_ids
+        token_ids = bytes(self._undelivered)
+        self._undelivered.clear()
         return Delta(text=text, token_ids=token_ids, logprobs=logprobs)
 
 

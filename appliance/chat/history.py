@@ -27,10 +27,15 @@ def system_message(character: Character) -> PromptMessage | None:
     )
 
 
+def spoken(path: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages that say something: a reply stopped before its first word is not in prompts."""
+    return tuple(message for message in path if message.role != "assistant" or message.text)
+
+
 def prompt_messages(
     path: Sequence[Message], *, tenant: str, character: Character, tokenizer: str
 ) -> list[PromptMessage]:
-    """The messages of a path, root first; replies stopped before their first word are left out.
+    """The messages of a `spoken` path, root first.
 
     Stored ids are used when `tokenizer` (a fingerprint) made them. A greeting that is still the
     character's own is public.
@@ -38,8 +43,6 @@ def prompt_messages(
     namespace = tenant_namespace(tenant)
     result = []
     for index, message in enumerate(path):
-        if message.role == "assistant" and not message.text:
-            continue
         is_greeting = (
             message.parent_id is None
             and message.role == "assistant"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from appliance.chat.history import prompt_messages, system_message, title_of
+from appliance.chat.history import prompt_messages, spoken, system_message, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.errors import InvalidRequest, NotFound
@@ -173,7 +173,7 @@ class Planner:
     ) -> Fitted:
         character = self.characters.get(conversation.character)
         history = prompt_messages(
-            path,
+            spoken(path),
             tenant=conversation.tenant,
             character=character,
             tokenizer=self.model.tokenizer.fingerprint,
@@ -202,4 +202,6 @@ def _new_message(user: NewMessage, tenant: str) -> PromptMessage:
 
 
 def _anchor(path: tuple[Message, ...], dropped: int) -> UUID | None:
-    return path[dropped].message_id if 0 < dropped < len(path) else None
+    """The first message that is still sent, when there are others before it."""
+    kept = spoken(path)
+    return kept[dropped].message_id if 0 < dropped < len(kept) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TypeAlias
 from uuid import UUID
 
@@ -53,12 +54,10 @@ class RunningTurns:
 
     async def claim(self, key: Key) -> RunningTurn:
         """Claim a conversation; a turn that is ending is waited for. Raises Conflict."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(ENDING_WAIT_S_MAX):
                 while (running := self._turns.get(key)) is not None and running.is_ending:
                     await running.wait_released()
-        except TimeoutError:
-            pass
         if key in self._turns:
             raise Conflict("a turn of this conversation is already running")
         claimed = self._turns[key] = RunningTurn()
@@ -76,10 +75,15 @@ class RunningTurns:
         running.stop()
         return True
 
-    def stop_all(self) -> None:
-        """Stop every running turn (the process drains)."""
-        for running in self._turns.values():
+    async def stop_all(self, wait_s: float) -> None:
+        """Stop every running turn, and wait at most that long until all are stored."""
+        stopped = list(self._turns.values())
+        for running in stopped:
             running.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                for running in stopped:
+                    await running.wait_released()
 
     def __len__(self) -> int:
         return len(self._turns)

@@ -33,6 +33,9 @@ from appliance.wire.frames import Admitted, FinishReason
 
 log = logging.getLogger("appliance.chat")
 
+CLOSE_WAIT_S = 5.0
+"""How long stopped turns may take to be stored; one that nobody reads any more is not waited for."""
+
 
 class Turns:
     """Turns of stored conversations; one at a time in each. Safe to share between all requests."""
@@ -161,7 +164,7 @@ class Turns:
 
     async def close(self) -> None:
         """Stop every running turn and wait until all that was delivered is stored."""
-        self._running.stop_all()
+        await self._running.stop_all(CLOSE_WAIT_S)
         await asyncio.gather(*self._storing, return_exceptions=True)
 
     async def _stream(

@@ -393,6 +393,33 @@ async def test_a_long_conversation_is_cut_at_a_turn_and_says_how_much(
     assert path[dropped[-1]].message_id == kept.anchor_id
 
 
+async def test_closing_stops_running_turns_and_waits_until_they_are_stored(
+    turns: Turns, conversation: UUID, engine: ScriptedEngine, vocabulary: Vocabulary, ledger: Ledger
+) -> None:
+    engine.script = vocabulary.script("one", forever=True, token_s=0.02)
+    events = send(turns, conversation, "go")
+    text = await read_until(events, 2)
+    reader = asyncio.create_task(read_to_end(events))
+    await turns.close()
+    assert turns.running == 0
+    reply = (await stored(ledger, conversation))[-1]
+    assert reply.finish_reason == "cancelled"
+    assert reply.text.startswith(text)
+    await reader
+
+
+async def test_the_anchor_counts_no_empty_reply(
+    turns: Turns, conversation: UUID, engine: ScriptedEngine, vocabulary: Vocabulary, ledger: Ledger
+) -> None:
+    engine.script = vocabulary.script()
+    for number in range(8):
+        started, _, _ = await read(send(turns, conversation, f"{number} " + "x" * 300))
+    kept = await ledger.get(TENANT, conversation)
+    assert kept.anchor_id is not None
+    anchor = await ledger.message(TENANT, conversation, kept.anchor_id)
+    assert anchor.text.startswith(f"{started.messages_dropped} ")
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [(" \n", InvalidRequest), ("x" * 200_001, InvalidRequest), ("x" * 5000, ContextLengthExceeded)],

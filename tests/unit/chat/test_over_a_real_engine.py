@@ -1,0 +1,200 @@
+"""Turns over a real engine with a tiny model: every earlier token is found, and cached equals cold."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from appliance.chat.completion import Completions
+from appliance.chat.events import Delta
+from appliance.chat.params import ChatLimits, GenerationParams
+from appliance.chat.plan import Place
+from appliance.chat.turn import Turns
+from appliance.config import EngineConfig
+from appliance.engine.connections import Connections
+from appliance.engine.limits import fit_limits
+from appliance.engine.service import EngineService
+from appliance.model.config import read_config
+from appliance.model.decoder import load_model
+from appliance.model.kv_cache import bytes_per_page
+from appliance.prompt.messages import ChatMessage
+from appliance.prompt.model_text import ModelText
+from appliance.store.ledger import Ledger
+from appliance.tokens import count
+from appliance.wire.client import EngineClient
+from appliance.wire.frames import Sampling
+from tests.model_fixtures import tiny_model, write_directory
+from tests.unit.chat.conftest import CHARACTERS
+from tests.unit.chat.driver import TENANT, read, read_until, send
+
+NOW = datetime(2026, 1, 31)
+# Control tokens are kept out of replies: with them a reply is encoded again, which is another test's.
+GREEDY = Sampling(temperature=0, logit_bias={0: -100, 1: -100, 2: -100})
+SHORT = GenerationParams(sampling=GREEDY, new_tokens_max=8)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = tiny_model(max_position_embeddings=2048)
+    return write_directory(tmp_path_factory.mktemp("tiny-model"), model)
+
+
+@pytest.fixture(scope="module")
+def engine_socket(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    socket = tmp_path_factory.mktemp("run") / "engine.sock"
+    model = read_config(directory)
+    page_bytes = bytes_per_page(model, 16)
+    limits = fit_limits(
+        EngineConfig(kv_cache_bytes=1024 * page_bytes),
+        model_context_tokens=model.context_tokens,
+        bytes_per_page=page_bytes,
+        cores=1,
+    )
+    service = EngineService(
+        load_model(directory, "cpu", 1), limits, partial(Connections, socket), pid=1, drain_s=1
+    )
+    thread = threading.Thread(target=service.serve)
+    thread.start()
+    yield socket
+    service.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+async def client(engine_socket: Path) -> AsyncIterator[EngineClient]:
+    async with EngineClient(engine_socket) as connected:
+        await asyncio.wait_for(connected.wait_ready(), 30)
+        yield connected
+
+
+def turns_of(ledger: Ledger, client: EngineClient, directory: Path) -> Turns:
+    """A chat layer as after a restart of the server: with an empty memo."""
+    return Turns(
+        ledger=ledger,
+        engine=client,
+        model=ModelText.load(directory, now=NOW),
+        characters=CHARACTERS,
+        limits=ChatLimits(),
+    )
+
+
+async def test_each_turn_finds_every_token_of_the_turns_before(
+    ledger: Ledger, client: EngineClient, directory: Path
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    opened = (await turns.open(tenant=TENANT, character="mara")).conversation_id
+    closing = count(ModelText.load(directory, now=NOW).chat_format.closing)
+    covered = 0
+    prompts = {}
+    for number in range(6):
+        started, _, done = await read(send(turns, opened, f"Message {number}", params=SHORT))
+        assert started.prefix_hit_tokens >= covered
+        assert done.message is not None
+        assert done.message.token_ids is not None
+        assert done.usage.new_tokens == count(done.message.token_ids)
+        covered = started.prompt_tokens + done.usage.new_tokens + closing
+        prompts[done.message.message_id] = started.prompt_tokens
+    restarted = turns_of(ledger, client, directory)
+    for message_id, tokens in prompts.items():
+        before, after = [
+            await layer.prompt_of(tenant=TENANT, conversation_id=opened, message_id=message_id)
+            for layer in (turns, restarted)
+        ]
+        assert before == after
+        assert before.tokens == tokens
+
+
+async def test_a_client_that_sends_the_whole_history_as_text_finds_every_token_too(
+    client: EngineClient, directory: Path
+) -> None:
+    model = ModelText.load(directory, now=NOW)
+    completions = Completions(engine=client, model=model, limits=ChatLimits())
+    history: list[ChatMessage] = []
+    covered = 0
+    for number in range(5):
+        history.append(ChatMessage(role="user", content=f"Message {number}"))
+        events = completions.run(tenant="text", messages=tuple(history), params=SHORT)
+        started, _, done = await read(events)
+        assert started.prefix_hit_tokens >= covered
+        history.append(ChatMessage(role="assistant", content=done.text))
+        covered = started.prompt_tokens + done.usage.new_tokens + count(model.chat_format.closing)
+
+
+async def test_replies_after_swipes_edits_and_branches_equal_those_of_a_cold_tenant(
+    ledger: Ledger, client: EngineClient, directory: Path
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    opened = (await turns.open(tenant=TENANT)).conversation_id
+    _, _, a1 = await read(send(turns, opened, "The cube is made of toothpaste.", params=SHORT))
+    swiped = await read(
+        turns.regenerate(tenant=TENANT, conversation_id=opened, message_id=None, params=SHORT)
+    )
+    assert swiped[2].text == a1.text
+    edited = await read(send(turns, opened, "The cube is made of wood.", parent=None, params=SHORT))
+    assert a1.message is not None
+    parent = a1.message.message_id
+    branched = await read(send(turns, opened, "What?", parent=parent, params=SHORT))
+    cold = (await turns.open(tenant="cold")).conversation_id
+    texts = []
+    for text, place in (
+        ("The cube is made of toothpaste.", None),
+        ("What?", Place.HEAD),
+        ("The cube is made of wood.", None),
+    ):
+        events = turns.send(
+            tenant="cold",
+            conversation_id=cold,
+            text=text,
+            parent=place,
+            turn_key=None,
+            params=SHORT,
+        )
+        texts.append((await read(events))[2].text)
+    assert texts == [a1.text, branched[2].text, edited[2].text]
+
+
+async def test_after_clients_left_at_random_moments_no_page_is_held_and_all_is_stored(
+    ledger: Ledger, client: EngineClient, directory: Path
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    chosen = random.Random(7)
+    long = GenerationParams(sampling=GREEDY, new_tokens_max=200)
+
+    async def one(number: int) -> None:
+        opened = (await turns.open(tenant=TENANT)).conversation_id
+        events = send(turns, opened, f"Message {number}", params=long)
+        seen = await read_until(events, chosen.randint(1, 12))
+        await events.aclose()
+        async with asyncio.timeout(30):
+            while len(messages := await ledger.messages(TENANT, opened)) < 2:
+                await asyncio.sleep(0.02)
+        assert (messages[1].text, messages[1].finish_reason) == (seen, "cancelled")
+
+    await asyncio.gather(*(one(number) for number in range(16)))
+    await turns.close()
+    stats = await client.ask(check=True)
+    assert stats.check_failure is None
+    assert stats.values["pages_leased"] == 0
+
+
+async def test_a_reply_with_control_tokens_does_not_bring_them_into_the_next_prompt(
+    ledger: Ledger, client: EngineClient, directory: Path
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    opened = (await turns.open(tenant=TENANT)).conversation_id
+    forging = Sampling(temperature=1, seed=3, logit_bias={1: 100, 2: -100})
+    params = GenerationParams(sampling=forging, new_tokens_max=6)
+    _, deltas, done = await read(send(turns, opened, "go", params=params))
+    assert done.usage.new_tokens == 6
+    assert done.message is not None
+    assert done.message.token_ids is not None
+    assert 1 not in memoryview(done.message.token_ids).cast("I")
+    assert all(isinstance(delta, Delta) for delta in deltas)
