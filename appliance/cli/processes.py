@@ -139,7 +139,7 @@ async def _run_until_signal(
 async def _announce(host: str, port: int, on_ready: Callable[[str], None]) -> None:
     # A socket bound to all addresses is reached through loopback.
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    while not await _is_ready(reachable, port):  # noqa: ASYNC110: another process's state
+    while not await _is_ready(reachable, port):  # noqa: ASYNC110 - state of another process
         await asyncio.sleep(READY_POLL_S)
     shown = f"[{reachable}]" if ":" in reachable else reachable
     on_ready(f"http://{shown}:{port}")
