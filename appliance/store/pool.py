@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -36,27 +37,25 @@ async def connect(url: str, config: DatabaseConfig) -> Pool:
 
     Raises ConfigError when the URL is none.
     """
-    try:
-        return await asyncpg.create_pool(
-            url,
-            min_size=0,
-            max_size=config.pool_max,
-            timeout=CONNECT_TIMEOUT_S,
-            # The server's own timeout comes first; this one is for a server that does not answer at all.
-            command_timeout=config.statement_timeout_ms / 1000 + COMMAND_MARGIN_S,
-            max_inactive_connection_lifetime=IDLE_CONNECTION_S,
-            reset=_nothing_to_reset,
-            server_settings={
-                "application_name": APPLICATION_NAME,
-                "statement_timeout": str(config.statement_timeout_ms),
-                "lock_timeout": str(LOCK_TIMEOUT_MS),
-                "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
-                # Planning costs more than running here, and partitions are chosen as a plan starts.
-                "plan_cache_mode": "force_generic_plan",
-            },
-        )
-    except (ValueError, asyncpg.InterfaceError) as error:
-        raise ConfigError(f"database.url: {error}") from error
+    _check_url(url)
+    return await asyncpg.create_pool(
+        url,
+        min_size=0,
+        max_size=config.pool_max,
+        timeout=CONNECT_TIMEOUT_S,
+        # The server's own timeout comes first; this one is for a server that does not answer at all.
+        command_timeout=config.statement_timeout_ms / 1000 + COMMAND_MARGIN_S,
+        max_inactive_connection_lifetime=IDLE_CONNECTION_S,
+        reset=_nothing_to_reset,
+        server_settings={
+            "application_name": APPLICATION_NAME,
+            "statement_timeout": str(config.statement_timeout_ms),
+            "lock_timeout": str(LOCK_TIMEOUT_MS),
+            "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+            # Planning costs more than running here, and partitions are chosen as a plan starts.
+            "plan_cache_mode": "force_generic_plan",
+        },
+    )
 
 
 @asynccontextmanager
@@ -64,6 +63,17 @@ async def acquired(pool: Pool) -> AsyncIterator[Connection]:
     """One connection for a moment; raises TimeoutError when none is free in time."""
     async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
         yield connection  # type: ignore[misc]  # the stubs speak of a proxy with the same methods
+
+
+def _check_url(url: str) -> None:
+    """The pool reads its URL when it first connects; a mistake in it should stop the process earlier."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"database.url: {error}") from error
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ConfigError("database.url must begin with postgresql://")
 
 
 async def _nothing_to_reset(_: object) -> None:

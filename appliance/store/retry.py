@@ -20,7 +20,12 @@ T = TypeVar("T")
 DELAY_MIN_S = 0.02
 DELAY_MAX_S = 1.0
 
-DatabaseFailure = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+DatabaseFailure = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
 """What a statement or a connection may raise; TimeoutError is an OSError."""
 
 # SQLSTATE classes and codes (PostgreSQL documentation, appendix A).
@@ -60,7 +65,8 @@ def verdict(error: BaseException) -> Verdict:
     if isinstance(error, asyncpg.InterfaceError):
         # Raised without a code when the connection was lost before or under the statement.
         return Verdict.WAIT if "clos" in str(error) else Verdict.BUG
-    return Verdict.WAIT if isinstance(error, OSError) else Verdict.BUG
+    # InternalClientError: the server said goodbye between the two halves of a statement.
+    return Verdict.WAIT if isinstance(error, DatabaseFailure) else Verdict.BUG
 
 
 async def retrying(
@@ -86,7 +92,8 @@ async def retrying(
                 raise StorageUnavailable(
                     f"the database does not answer: {reason(error)}"
                 ) from error
-            log.warning("database_retry", extra={"reason": reason(error), "pause_s": pause_s})
+            if delay_s == DELAY_MIN_S:  # One line for a failure, however often it is met.
+                log.warning("database_retry", extra={"reason": reason(error), "budget_s": budget_s})
         await asyncio.sleep(pause_s)
         delay_s = min(delay_s * 2, DELAY_MAX_S)
 
