@@ -11,7 +11,7 @@ class KVCache:
     """K and V of all layers, in pages of `page_size` positions.
 
     `data`: float32 [layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of the second axis is
-    K (rotated), 1 is V.
+    K (rotated, its pairs side by side as in `weights.Layer`), 1 is V.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ later cannot hurt a running engine.
 
 from __future__ import annotations
 
+import math
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +16,18 @@ import torch
 from appliance.errors import ModelError
 from appliance.model.config import ModelConfig
 from appliance.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_name
-from appliance.model.safetensors_reader import TensorEntry, read_checkpoint
+from appliance.model.safetensors_reader import read_checkpoint
 
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-Read = Callable[[str], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """One block's weights, float32; matrices are [out, in].
 
-    qkv: the rows of q, then k, then v; gate_up: the rows of gate, then up.
+    qkv: the rows of q, then k, then v; gate_up: the rows of gate, then up. Within each head of q and
+    k, row i + head_dim / 2 follows row i: elements that are rotated together lie side by side. The
+    products of q and k do not change by that.
     """
 
     attention_norm: torch.Tensor
@@ -50,56 +50,74 @@ class Weights:
 
 def load_weights(directory: Path, config: ModelConfig, device: torch.device) -> Weights:
     """Read a directory that passed `check_model`. Raises ModelError for a NaN or infinite weight."""
-    tensors = read_checkpoint(directory)
-    maps = {entry.file: _map(entry.file) for entry in tensors.values()}
+    checkpoint = _Checkpoint(directory)
 
-    def read(*names: str) -> torch.Tensor:
-        return _join([(name, tensors[name]) for name in names], maps, device)
+    def place(*names: str) -> torch.Tensor:
+        return _stack([checkpoint.tensor(name) for name in names], device)
 
-    embedding = read(EMBEDDING)
+    embedding = place(EMBEDDING)
     return Weights(
         embedding=embedding,
-        layers=tuple(_layer(read, index) for index in range(config.layers)),
-        final_norm=read(FINAL_NORM),
-        lm_head=embedding if config.tie_embeddings else read(LM_HEAD),
+        layers=tuple(_layer(checkpoint, config, index, device) for index in range(config.layers)),
+        final_norm=place(FINAL_NORM),
+        lm_head=embedding if config.tie_embeddings else place(LM_HEAD),
     )
 
 
-def _layer(read: Callable[..., torch.Tensor], index: int) -> Layer:
-    def part(*suffixes: str) -> torch.Tensor:
-        return read(*(layer_name(index, f"{suffix}.weight") for suffix in suffixes))
+def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int, device: torch.device) -> Layer:
+    def part(suffix: str) -> torch.Tensor:
+        return checkpoint.tensor(layer_name(index, f"{suffix}.weight"))
 
+    def pairs(suffix: str) -> torch.Tensor:
+        halves = part(suffix).view(-1, 2, config.head_dim // 2, config.hidden)
+        return halves.transpose(1, 2)
+
+    qkv = [pairs("self_attn.q_proj"), pairs("self_attn.k_proj"), part("self_attn.v_proj")]
     return Layer(
-        attention_norm=part("input_layernorm"),
-        qkv=part("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        output=part("self_attn.o_proj"),
-        mlp_norm=part("post_attention_layernorm"),
-        gate_up=part("mlp.gate_proj", "mlp.up_proj"),
-        down=part("mlp.down_proj"),
+        attention_norm=_stack([part("input_layernorm")], device),
+        qkv=_stack(qkv, device),
+        output=_stack([part("self_attn.o_proj")], device),
+        mlp_norm=_stack([part("post_attention_layernorm")], device),
+        gate_up=_stack([part("mlp.gate_proj"), part("mlp.up_proj")], device),
+        down=_stack([part("mlp.down_proj")], device),
     )
+
+
+def _stack(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """The rows of all parts, one below the other, in memory of their own; float32, on the device.
+
+    A part may have its rows spread over several leading axes.
+    """
+    width = parts[0].shape[-1:] if parts[0].ndim > 1 else ()
+    counts = [part.numel() // math.prod(width) for part in parts]
+    stacked = torch.empty((sum(counts), *width), dtype=torch.float32)
+    row = 0
+    for part, count in zip(parts, counts, strict=True):
+        stacked[row : row + count].view(part.shape).copy_(part)
+        row += count
+    return stacked.to(device)
+
+
+class _Checkpoint:
+    """The weight files of a directory, mapped."""
+
+    def __init__(self, directory: Path) -> None:
+        self._entries = read_checkpoint(directory)
+        self._maps = {entry.file: _map(entry.file) for entry in self._entries.values()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A view into the mapping, in the file's own element type."""
+        entry = self._entries[name]
+        dtype = TORCH_DTYPES[entry.dtype]
+        mapped, count = self._maps[entry.file], entry.nbytes // dtype.itemsize
+        flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=entry.offset)
+        # A sum of finite weights is finite, so it finds NaN and infinity in one pass.
+        if not flat.sum(dtype=torch.float32).isfinite():
+            raise ModelError(f"{entry.file}: {name} holds NaN or infinite values")
+        return flat.view(entry.shape)
 
 
 def _map(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         # A private writable mapping, because torch warns about buffers it may not write to.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
-def _join(
-    parts: list[tuple[str, TensorEntry]], maps: dict[Path, mmap.mmap], device: torch.device
-) -> torch.Tensor:
-    """The tensors stacked along their first axis, float32, on the device."""
-    rows = sum(entry.shape[0] for _, entry in parts)
-    joined = torch.empty((rows, *parts[0][1].shape[1:]), dtype=torch.float32)
-    row = 0
-    for name, entry in parts:
-        dtype = TORCH_DTYPES[entry.dtype]
-        count = entry.nbytes // dtype.itemsize
-        source = torch.frombuffer(maps[entry.file], dtype=dtype, count=count, offset=entry.offset)
-        target = joined[row : row + entry.shape[0]]
-        target.copy_(source.view(entry.shape))
-        # A sum of finite weights is finite, so it finds NaN and infinity in one pass.
-        if not target.sum().isfinite():
-            raise ModelError(f"{entry.file}: {name} holds NaN or infinite values")
-        row += entry.shape[0]
-    return joined.to(device)
