@@ -27,6 +27,7 @@ from appliance.model.kv_cache import bytes_per_page
 from appliance.prompt.messages import ChatMessage
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
+from appliance.store.text import storable
 from appliance.tokens import count
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import Sampling
@@ -176,7 +177,7 @@ async def test_after_clients_left_at_random_moments_no_page_is_held_and_all_is_s
         async with asyncio.timeout(30):
             while len(messages := await ledger.messages(TENANT, opened)) < 2:
                 await asyncio.sleep(0.02)
-        assert (messages[1].text, messages[1].finish_reason) == (seen, "cancelled")
+        assert (messages[1].text, messages[1].finish_reason) == (storable(seen), "cancelled")
 
     await asyncio.gather(*(one(number) for number in range(16)))
     await turns.close()

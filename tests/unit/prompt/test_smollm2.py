@@ -24,7 +24,7 @@ CONVERSATIONS: list[list[tuple[Role, str]]] = [
         ("assistant", "Hello, how can I help?"),
         ("user", "Count: 1 2 3 é 你好 👩\u200d👧"),
     ],
-    [("user", "  def f(x):\n\treturn x  "), ("assistant", ""), ("user", "still there?")],
+    [("user", "def f(x):\n\treturn x  "), ("assistant", ""), ("user", "still there?")],
     [("system", ""), ("user", "a\n\nb"), ("user", "c")],
 ]
 
@@ -42,3 +42,18 @@ def test_prompts_equal_those_of_transformers(smollm2_dir: Path) -> None:
         )
         prompt = render(model.chat_format, conversation(*turns), End.REPLY)
         assert list(unpack(prompt.token_ids)) == expected
+
+
+@pytest.mark.model
+def test_white_space_at_the_front_of_a_content_does_not_melt_into_the_format(
+    smollm2_dir: Path,
+) -> None:
+    model = ModelText.load(smollm2_dir, now=datetime(2026, 1, 31))
+    reference = AutoTokenizer.from_pretrained(smollm2_dir)
+    messages = [{"role": "user", "content": "\n  x"}]
+    text = reference.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt = render(model.chat_format, conversation(("user", "\n  x")), End.REPLY)
+    ids = list(unpack(prompt.token_ids))
+    # The same text; `transformers` joins the format's newline with the content's in one token.
+    assert reference.decode(ids) == text
+    assert ids != reference(text)["input_ids"]
