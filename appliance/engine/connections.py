@@ -78,7 +78,9 @@ class Connections:
         self._links: dict[int, _Link] = {}
         self._numbers = itertools.count(1)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="connections")
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="connections", daemon=True
+        )
         self._server: asyncio.Server | None = None
         self._inode: int | None = None
 
@@ -224,7 +226,9 @@ class _Link(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        self._transport.abort()
+        """Close without sending the rest."""
+        if not self.lost.done():
+            self._transport.abort()
 
     def _cut_off(self, reason: str) -> None:
         log.warning("connection_cut", extra={"connection": self._number, "reason": reason})

@@ -295,8 +295,9 @@ class _Link(asyncio.Protocol):
 
     async def close(self) -> None:
         """Close at once and wait until it is done."""
-        self._transport.abort()
-        await asyncio.shield(self.lost)
+        if not self.lost.done():
+            self._transport.abort()
+            await asyncio.shield(self.lost)
 
     def open(self, request: Generate) -> _Pending:
         """Send a request and begin to collect its events."""
