@@ -169,4 +169,4 @@ async def _page_address(port_file: Path) -> str:
             session.get(f"http://127.0.0.1:{port}/json/list") as answer,
         ):
             pages = await answer.json()
-    return next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
+    return next(str(page["webSocketDebuggerUrl"]) for page in pages if page["type"] == "page")

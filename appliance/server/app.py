@@ -26,6 +26,9 @@ _MESSAGE = _CONVERSATION + "/messages/{message_id}"
 HEAD_TIMEOUTS = 4
 """A connection waits this many body timeouts for a whole request head, idle ones included."""
 
+HEADERS_MAX = 64
+"""Lines of a request head; each is at most 8 KiB (aiohttp's own limit)."""
+
 LINGER_S = 2.0
 """How long an unread body is still taken in after an early refusal, so that the refusal arrives."""
 
@@ -42,6 +45,7 @@ def create_runner(services: Services, keys: Keys) -> web.AppRunner:
         access_log=None,
         logger=http_log,
         auto_decompress=False,
+        max_headers=HEADERS_MAX,
         keepalive_timeout=HEAD_TIMEOUTS * services.config.server.body_timeout_s,
         lingering_time=LINGER_S,
         shutdown_timeout=SHUTDOWN_S,

@@ -76,7 +76,7 @@ async def _serve(
     hurry = asyncio.Event()
     _on_signals(drain, hurry)
     async with _pool(config) as pool, EngineClient(config.paths.engine_socket) as engine:
-        services = _services(config, text, characters, pool, engine, drain)
+        services = build_services(config, text, characters, pool, engine, drain)
         migrating = asyncio.create_task(_migrate(pool, services.readiness))
         runner = create_runner(services, keys)
         await runner.setup()
@@ -145,7 +145,7 @@ async def _migrate(pool: Pool, readiness: Readiness) -> None:
     readiness.schema_ready = True
 
 
-def _services(
+def build_services(
     config: Config,
     text: ModelText,
     characters: Characters,
@@ -153,6 +153,7 @@ def _services(
     engine: EngineClient,
     drain: Drain,
 ) -> Services:
+    """Everything the handlers share, over an open pool and a started engine client."""
     ledger = Ledger(pool, write_retry_s=config.database.write_retry_s)
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
     return Services(
