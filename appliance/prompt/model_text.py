@@ -6,6 +6,7 @@ Reads `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`, `generat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,8 @@ from appliance._core import Tokenizer
 from appliance.errors import ModelError
 from appliance.prompt.chat_format import ChatFormat
 from appliance.prompt.template_runner import TemplateRunner
+
+log = logging.getLogger("appliance.prompt")
 
 MEMO_BYTES_MAX = 64 * 1024 * 1024
 TEMPLATE_BYTES_MAX = 1024 * 1024
@@ -63,6 +66,8 @@ class ModelText:
             if template is None
             else ChatFormat.derive(runner, tokenizer)
         )
+        if chat_format.fallback_reason is not None:
+            log.warning("generic_chat_format", extra={"reason": chat_format.fallback_reason})
         stop = _stop_tokens(directory, settings, tokenizer)
         if chat_format.end_token is not None:
             stop.add(chat_format.end_token)
