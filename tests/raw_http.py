@@ -88,7 +88,11 @@ class RawConnection:
 async def connect(port: int, *, receive_bytes: int | None = None) -> RawConnection:
     """An open connection."""
     connection = RawConnection(port, receive_bytes=receive_bytes)
-    await connection.open()
+    try:
+        await connection.open()
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 

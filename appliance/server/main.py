@@ -166,7 +166,7 @@ def build_services(
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,
-        readiness=Readiness(engine=engine, ledger=ledger, drain=drain),
+        readiness=Readiness(engine=engine, pool=pool, drain=drain),
     )
 
 

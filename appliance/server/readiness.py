@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from appliance.errors import ApplianceError, StorageUnavailable
+from appliance.errors import StorageUnavailable
 from appliance.server.drain import Drain
-from appliance.store.ledger import Ledger
+from appliance.store.pool import Pool, acquired
+from appliance.store.retry import DatabaseFailure
 from appliance.wire.client import EngineClient
 
 DATABASE_TIMEOUT_S = 1.0
-_NOBODY = "readiness"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Reason:
 class Readiness:
     """Knows the engine, the database and the drain; `schema_ready` is set once migrations are done."""
 
-    def __init__(self, *, engine: EngineClient, ledger: Ledger, drain: Drain) -> None:
+    def __init__(self, *, engine: EngineClient, pool: Pool, drain: Drain) -> None:
         self._engine = engine
-        self._ledger = ledger
+        self._pool = pool
         self._drain = drain
         self.schema_ready = False
 
@@ -51,8 +51,9 @@ class Readiness:
 
     async def _database_answers(self) -> bool:
         try:
-            async with asyncio.timeout(DATABASE_TIMEOUT_S):
-                await self._ledger.list(_NOBODY, limit=1)
-        except (ApplianceError, TimeoutError):
+            # No retries here: a poll asks how it is now, and must not fill the log while it waits.
+            async with asyncio.timeout(DATABASE_TIMEOUT_S), acquired(self._pool) as connection:
+                await connection.execute("SELECT 1")
+        except DatabaseFailure:
             return False
         return True

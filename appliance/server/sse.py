@@ -89,14 +89,18 @@ class EventStream:
         allowed_s = LAST_WORDS_S if self._cut.done() else self._config.write_timeout_s
         try:
             async with asyncio.timeout(allowed_s) as limit:
+                writing = True
 
                 def hurry(_: asyncio.Future[None]) -> None:
-                    limit.reschedule(loop.time() + LAST_WORDS_S)
+                    # May already have been on its way when the write ended.
+                    if writing:
+                        limit.reschedule(loop.time() + LAST_WORDS_S)
 
                 self._cut.add_done_callback(hurry)
                 try:
                     yield
                 finally:
+                    writing = False
                     self._cut.remove_done_callback(hurry)
         except TimeoutError as error:
             transport = self._request.transport

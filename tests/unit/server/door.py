@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import shutil
@@ -146,6 +147,14 @@ def script_config(directory: Path, server: ServerConfig, url: str) -> Config:
     )
 
 
+@functools.cache
+def script_text() -> tuple[ModelText, dict[bytes, int]]:
+    """The made-up model, read once: finding out its chat format takes subprocesses."""
+    with tempfile.TemporaryDirectory() as directory:
+        ids = write_script_model(Path(directory), PIECES)
+        return ModelText.load(Path(directory), now=datetime(2026, 1, 1, tzinfo=UTC)), ids
+
+
 @asynccontextmanager
 async def open_door(
     server: ServerConfig | None = None,
@@ -157,9 +166,8 @@ async def open_door(
 ) -> AsyncIterator[Door]:
     """Start engine and server; everything is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="door-"))
-    ids = write_script_model(directory / "model", PIECES)
+    text, ids = script_text()
     config = script_config(directory, server or ServerConfig(), url)
-    text = ModelText.load(config.model.path, now=datetime(2026, 1, 1, tzinfo=UTC))
     engine = ScriptedEngine(
         config.paths.engine_socket,
         vocab_size=text.vocab_size,

@@ -97,6 +97,19 @@ async def test_a_client_that_does_not_read_is_dropped_and_slows_nobody() -> None
         slow.close()
 
 
+async def test_a_client_that_does_not_read_does_not_delay_a_shutdown() -> None:
+    server = ServerConfig(write_buffer_bytes_max=16 * 1024, write_timeout_s=60)
+    async with open_door(server, context_tokens=200_000) as door:
+        door.say("tok ", forever=True, token_s=0)
+        deaf = await connect(door.port, receive_bytes=4096)
+        await deaf.post("/v1/chat/completions", {**chat(), "stream": True, "max_tokens": 190_000})
+        await door.eventually(lambda: door.engine.cancelled, within_s=20)
+        assert door.services.streams.running == 1
+        door.services.drain.cut()
+        await door.eventually(lambda: door.services.streams.running == 0, within_s=2)
+        deaf.close()
+
+
 async def test_more_streams_than_allowed_are_refused_and_slots_come_back() -> None:
     async with open_door(ServerConfig(streams_max=2)) as door:
         door.say("tok ", forever=True, token_s=0.02)

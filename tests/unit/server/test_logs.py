@@ -42,7 +42,7 @@ async def test_a_busy_hour_gives_few_lines_and_none_with_a_clients_words(
     assert _lines(log_text) == []
 
     door.say("tok ", "tok ")
-    headers = {"Authorization": "Bearer sk-MARKER-KEY", "User-Agent": "MARKER \x1b[31m"}
+    headers = {"Authorization": "Bearer sk-MARKER-KEY", "User-Agent": "MARKER"}
     body = {**chat("MARKER-PROMPT-7781\r\nERROR fake log line \x1b[31m"), "user": "MARKER\r\nx"}
     assert (await door.post("/v1/chat/completions", body, headers))[0] == 200
     (line,) = _lines(log_text)

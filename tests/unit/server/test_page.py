@@ -1,0 +1,167 @@
+"""The chat page in a real browser: sends, stops, regenerates, edits, and shows text as text."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from appliance.config import ApiKey, ServerConfig
+from appliance.tokens import unpack
+from tests.browser import CHROMIUM, Browser, browser
+from tests.scripted_engine import Script
+from tests.unit.server.door import Door, open_door
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
+
+LAST_REPLY = "document.querySelector('.message.assistant:last-of-type .body').textContent"
+IDLE = "document.querySelector('#stop').hidden"
+
+
+@pytest.fixture
+async def page(stored_door: Door) -> AsyncIterator[Browser]:
+    async with browser() as opened:
+        await opened.show(width=1280, height=800)
+        await opened.open(stored_door.url)
+        yield opened
+        assert opened.problems == []
+
+
+async def say(page: Browser, text: str) -> None:
+    await page.value("document.querySelector('#composer-text').focus()")
+    await page.type(text)
+    await page.press("Enter")
+
+
+async def reply_is(page: Browser, text: str) -> None:
+    await page.wait_for(f"{IDLE} && {LAST_REPLY}.trim() === {text!r}")
+
+
+async def texts(page: Browser) -> list[str]:
+    found = await page.value(
+        "[...document.querySelectorAll('.message .body')].map(body => body.textContent.trim())"
+    )
+    return list(found)
+
+
+async def test_a_conversation_from_the_first_word_to_a_reload(
+    stored_door: Door, page: Browser
+) -> None:
+    door = stored_door
+    door.say("one", " two", prefix_hit_tokens=30)
+    await say(page, "Hello <b>there</b>")
+    await reply_is(page, "one two")
+    assert await texts(page) == ["Hello <b>there</b>", "one two"]
+    meter = await page.value("document.querySelector('.tools .meter').textContent")
+    assert "% from cache · 30 of " in meter
+    await page.wait_for(
+        "document.querySelector('.row.current .row-open').textContent.includes('Hello')"
+    )
+
+    door.say(" three")
+    await page.click("[aria-label='Regenerate this reply']")
+    await reply_is(page, "three")
+    await page.wait_for("document.querySelector('.swipes').textContent === '2/2'")
+    await page.click("[aria-label='Previous version']")
+    await reply_is(page, "one two")
+
+    door.say(" four")
+    await page.click("[aria-label='Edit this message']")
+    await page.value("document.querySelector('.editor textarea').value = 'Changed'")
+    await page.click(".editor .primary")
+    await reply_is(page, "four")
+    assert await texts(page) == ["Changed", "four"]
+    await page.call("Page.reload")
+    await page.wait_for("document.querySelectorAll('.message').length === 2")
+    assert await texts(page) == ["Changed", "four"]
+
+
+async def test_escape_stops_and_keeps_what_was_shown(stored_door: Door, page: Browser) -> None:
+    stored_door.say("tok ", forever=True, token_s=0.02)
+    await say(page, "Count")
+    await page.wait_for(f"{LAST_REPLY}.length > 20")
+    await page.press("Escape")
+    await page.wait_for(f"{IDLE} && document.querySelector('.ending')")
+    shown = (await texts(page))[1]
+    assert shown.startswith("tok tok")
+    await page.call("Page.reload")
+    await page.wait_for("document.querySelectorAll('.message').length === 2")
+    assert (await texts(page))[1] == shown
+
+
+async def test_a_reload_in_the_middle_shows_what_was_stored(
+    stored_door: Door, page: Browser
+) -> None:
+    stored_door.say("tok ", forever=True, token_s=0.02)
+    await say(page, "Count")
+    await page.wait_for(f"{LAST_REPLY}.length > 20")
+    await page.call("Page.reload")
+    await page.wait_for("document.querySelectorAll('.message').length === 2")
+    assert (await texts(page))[1].startswith("tok tok")
+
+
+async def test_what_the_model_writes_is_text_and_never_markup(
+    stored_door: Door, page: Browser
+) -> None:
+    door = stored_door
+    evil = "<img src=x onerror=alert(1)>\n\n**bold** `code`\n\n- <script>1</script>"
+    door.engine.script = Script(token_ids=tuple(unpack(door.services.tokenizer.encode(evil))))
+    await say(page, "x")
+    await page.wait_for(f"{IDLE} && document.querySelector('.message.assistant strong')")
+    assert (
+        await page.value("document.querySelectorAll('.message img, .message script').length") == 0
+    )
+    assert "<script>1</script>" in await page.value(LAST_REPLY)
+    assert (
+        await page.value("document.querySelector('.message.assistant code').textContent") == "code"
+    )
+
+
+async def test_failures_are_sentences_and_the_text_is_kept(
+    stored_door: Door, page: Browser
+) -> None:
+    door = stored_door
+    await page.wait_for("document.querySelector('#engine-text').textContent")
+    await door.engine.stop()
+    await door.eventually(lambda: not door.services.engine.ready)
+    await say(page, "Are you there?")
+    await page.wait_for("!document.querySelector('#notice').hidden")
+    await page.wait_for("document.querySelector('#composer-text').value === 'Are you there?'")
+    # The browser itself notes every answer of 503; that is no fault of the page.
+    page.problems = [problem for problem in page.problems if "503" not in problem]
+    await door.engine.start()
+
+
+async def test_the_reader_who_scrolls_up_is_left_alone(stored_door: Door, page: Browser) -> None:
+    stored_door.say("fine\n", forever=True, token_s=0.005)
+    await say(page, "Count")
+    scroller = "document.querySelector('#scroller')"
+    await page.wait_for(f"{scroller}.scrollHeight > 1.8 * {scroller}.clientHeight")
+    await page.value(f"{scroller}.scrollTop = 0")
+    await asyncio.sleep(0.5)
+    assert await page.value(f"{scroller}.scrollTop") == 0
+    await page.wait_for("!document.querySelector('#to-latest').hidden")
+    await page.click("#to-latest")
+    await asyncio.sleep(0.3)
+    far = f"{scroller}.scrollHeight - {scroller}.scrollTop - {scroller}.clientHeight"
+    assert await page.value(far) < 60
+    await page.press("Escape")
+    await page.wait_for(IDLE)
+
+
+async def test_the_page_asks_for_a_key_when_there_is_one(database_url: str) -> None:
+    entry = ApiKey(tenant="alice", sha256=hashlib.sha256(b"sesame").hexdigest())
+    async with open_door(ServerConfig(api_keys=(entry,)), url=database_url) as door:
+        async with browser() as page:
+            await page.show(width=390, height=844)
+            await page.open(door.url)
+            await page.wait_for("document.querySelector('#key-dialog').open")
+            await page.value("document.querySelector('#key-input').focus()")
+            await page.type("sesame")
+            await page.press("Enter")
+            await page.wait_for("!document.querySelector('#key-dialog').open")
+            door.say("one")
+            await say(page, "Hello")
+            await reply_is(page, "one")
