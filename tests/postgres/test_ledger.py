@@ -9,8 +9,10 @@ from uuid import uuid4
 import pytest
 
 from appliance.errors import Conflict, InvalidRequest, NotFound
-from appliance.store.ledger import Ledger
+from appliance.store.ledger import QUERIES, Ledger
+from appliance.store.pool import Pool
 from appliance.store.records import TITLE_CHARACTERS_MAX, Conversation, Cursor, Message
+from appliance.store.rows import append_arguments
 from tests.postgres.turns import TENANT, new_conversation, reply, swipe, talk, turn
 
 
@@ -332,6 +334,55 @@ async def test_appends_during_a_deletion_leave_no_orphan(ledger: Ledger) -> None
             return_exceptions=True,
         )
         assert await ledger.messages(*key) == ()
+
+
+async def test_a_deletion_that_waits_for_an_append_takes_its_messages_too(
+    pool: Pool, ledger: Ledger
+) -> None:
+    conversation = await new_conversation(ledger)
+    key = (TENANT, conversation.conversation_id)
+    root, branch = await talk(ledger, conversation, 2)
+    for deletion, left in (
+        (lambda: ledger.delete_branch(*key, branch), ["q0", "a0", "q1"]),
+        (lambda: ledger.delete(*key), []),
+    ):
+        parent_id = branch if left else root
+        async with pool.acquire() as connection:
+            async with connection.transaction():
+                offered = append_arguments(turn(conversation, parent_id, "late", "late"))
+                await connection.execute(QUERIES["append_turn"], *offered)
+                deleting = asyncio.create_task(deletion())
+                await asyncio.sleep(0.3)
+                assert not deleting.done()
+            await deleting
+        assert texts(await ledger.messages(*key)) == left
+
+
+async def test_an_append_that_waits_for_a_deletion_finds_nothing_to_append_to(
+    pool: Pool, ledger: Ledger
+) -> None:
+    conversation = await new_conversation(ledger)
+    key = (TENANT, conversation.conversation_id)
+    root, branch = await talk(ledger, conversation, 2)
+    deletion = (("delete_conversation", ()), ("delete_messages", ()))
+    for statements, parent_id in (
+        ((("lock_conversation", ()), ("delete_branch", (branch,))), branch),
+        (deletion, root),
+        (deletion, None),
+    ):
+        await ledger.create(*key)
+        async with pool.acquire() as connection:
+            async with connection.transaction():
+                for name, more in statements:
+                    await connection.execute(QUERIES[name], *key, *more)
+                appending = asyncio.create_task(
+                    ledger.append_turn(turn(conversation, parent_id, "late", "late"))
+                )
+                await asyncio.sleep(0.3)
+                assert not appending.done()
+            with pytest.raises(NotFound):
+                await appending
+        assert "late" not in texts(await ledger.messages(*key))
 
 
 async def test_text_no_database_can_hold_is_stored_with_a_visible_substitute(
