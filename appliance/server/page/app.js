@@ -16,7 +16,14 @@ const SUGGESTIONS = [
 
 const element = (id) => document.getElementById(id);
 const field = element("composer-text");
-const state = { conversations: [], current: null, tree: new Tree([], null), turn: null, model: "" };
+const state = {
+  conversations: [],
+  wantedId: null,
+  current: null,
+  tree: new Tree([], null),
+  turn: null,
+  model: "",
+};
 
 const transcript = new Transcript({
   onRegenerate: (message) => regenerate(message),
@@ -101,8 +108,10 @@ async function refreshList() {
   show();
 }
 
+/** Read a conversation; the answer counts only if it is still the one that is wanted. */
 async function load(id) {
   const { messages, ...conversation } = await call("GET", `/api/conversations/${encodeURIComponent(id)}`);
+  if (id !== state.wantedId) return;
   state.current = conversation;
   state.tree = new Tree(messages, conversation.head_id);
 }
@@ -110,6 +119,7 @@ async function load(id) {
 async function open(id) {
   leaveTurn();
   notice(null);
+  state.wantedId = id;
   history.replaceState(null, "", `#${id}`);
   try {
     await guarded(() => load(id));
@@ -123,6 +133,7 @@ async function open(id) {
 function startNew() {
   leaveTurn();
   notice(null);
+  state.wantedId = null;
   state.current = null;
   state.tree = new Tree([], null);
   history.replaceState(null, "", location.pathname);
@@ -199,6 +210,7 @@ async function runTurn(action, body, userText) {
       const created = await call("POST", "/api/conversations", {});
       turn.conversationId = created.id;
       if (state.turn === turn) {
+        state.wantedId = created.id;
         state.current = created;
         history.replaceState(null, "", `#${created.id}`);
       }
@@ -235,12 +247,14 @@ function takeEvent(turn, { name, data }) {
 async function settleTurn(turn) {
   if (state.turn !== turn) return;
   transcript.end();
-  state.turn = null;
-  setBusy(false);
   if (turn.conversationId) {
+    // Until this is known, the next message would be put below the wrong one: the turn is not over.
     await guarded(() => load(turn.conversationId));
     await guarded(refreshList);
   }
+  if (state.turn !== turn) return;
+  state.turn = null;
+  setBusy(false);
   show();
 }
 

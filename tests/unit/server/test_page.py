@@ -153,15 +153,15 @@ async def test_the_reader_who_scrolls_up_is_left_alone(stored_door: Door, page: 
 
 async def test_the_page_asks_for_a_key_when_there_is_one(database_url: str) -> None:
     entry = ApiKey(tenant="alice", sha256=hashlib.sha256(b"sesame").hexdigest())
-    async with open_door(ServerConfig(api_keys=(entry,)), url=database_url) as door:
-        async with browser() as page:
-            await page.show(width=390, height=844)
-            await page.open(door.url)
-            await page.wait_for("document.querySelector('#key-dialog').open")
-            await page.value("document.querySelector('#key-input').focus()")
-            await page.type("sesame")
-            await page.press("Enter")
-            await page.wait_for("!document.querySelector('#key-dialog').open")
-            door.say("one")
-            await say(page, "Hello")
-            await reply_is(page, "one")
+    server = ServerConfig(api_keys=(entry,))
+    async with open_door(server, url=database_url) as door, browser() as page:
+        await page.show(width=390, height=844)
+        await page.open(door.url)
+        await page.wait_for("document.querySelector('#key-dialog').open")
+        await page.value("document.querySelector('#key-input').focus()")
+        await page.type("sesame")
+        await page.press("Enter")
+        await page.wait_for("!document.querySelector('#key-dialog').open")
+        door.say("one")
+        await say(page, "Hello")
+        await reply_is(page, "one")
