@@ -77,7 +77,7 @@ def engine_config(model: Path, folder: Path, **engine: object) -> Config:
     return Config(
         model=ModelSource(path=model, name="tiny"),
         paths=Paths(data_dir=folder, run_dir=folder),
-        server=ServerConfig(drain_s=2),
+        server=ServerConfig(drain_s=60),
         engine=EngineConfig(**settings),  # type: ignore[arg-type]
     )
 

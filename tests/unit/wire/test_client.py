@@ -256,7 +256,7 @@ async def test_a_killed_engine_ends_all_streams_and_its_successor_serves(
     second = None
     try:
         async with EngineClient(config.paths.engine_socket) as client:
-            await asyncio.wait_for(client.wait_ready(), 120)
+            await asyncio.wait_for(client.wait_ready(), 300)
             streams = [client.generate(request(f"r{i}", new_tokens_max=240)) for i in range(8)]
             for stream in streams:
                 assert isinstance(await anext(stream), Admitted)
@@ -270,7 +270,7 @@ async def test_a_killed_engine_ends_all_streams_and_its_successor_serves(
                 await question
             await wait_until_lost(client)
             second = start_engine(config)
-            await asyncio.wait_for(client.wait_ready(), 120)
+            await asyncio.wait_for(client.wait_ready(), 300)
             events = await collect(client, request("r0"))
             assert isinstance(events[-1], Finished)
             assert events[-1].reason == "length"
