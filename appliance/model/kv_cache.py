@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import torch
 
 from appliance.model.config import ModelConfig
@@ -22,8 +23,7 @@ class KVCache:
         self.pages = pages
         self.page_size = page_size
         shape = (config.layers, 2, pages, config.kv_heads, page_size, config.head_dim)
-        # Zeroed memory of this size is given out by the kernel page by page, on first use.
-        self.data = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.data = _zeros(shape, device)
         self._layers = [(layer[0], layer[1]) for layer in self.data]
 
     @property
@@ -42,6 +42,14 @@ class KVCache:
         assert 0 <= target_page < self.pages
         assert 0 < rows <= self.page_size
         self.data[:, :, target_page, :, :rows].copy_(self.data[:, :, source_page, :, :rows])
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=torch.float32, device=device)
+    # numpy leaves it to the kernel to give out zeroed memory on first use; torch writes the zeros,
+    # which would take the whole budget at once.
+    return torch.from_numpy(numpy.zeros(shape, dtype=numpy.float32))
 
 
 def bytes_per_page(config: ModelConfig, page_size: int) -> int:
