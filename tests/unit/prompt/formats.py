@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 
 from appliance._core import Tokenizer
 from appliance.prompt.chat_format import ChatFormat
@@ -51,8 +52,9 @@ def tokenizer_without_chatml() -> Tokenizer:
     return Tokenizer(json.dumps(document).encode(), memo_bytes_max=1 << 20)
 
 
+@cache
 def format_of(template: str, with_tokenizer: Tokenizer | None = None) -> ChatFormat:
-    """The chat format of a template."""
+    """The chat format of a template; derived once, as it takes four processes."""
     return ChatFormat.derive(runner(template), with_tokenizer or tokenizer())
 
 
