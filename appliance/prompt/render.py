@@ -18,8 +18,10 @@ from appliance.tokens import TokenIds, count
 def render(chat_format: ChatFormat, messages: Sequence[PromptMessage], end: End) -> Prompt:
     """The prompt of these messages.
 
-    The format's text in front of the first private content is public; from there on every token
-    belongs to the namespace of the latest private content. Raises InvalidRequest when there are no
+    The format's text in front of a public first message (a character) is public too; from the first
+    private message on, every token belongs to the namespace of the latest private one. A prompt that
+    begins with private text is private from its first token: even the format's own words would tell
+    one tenant, by a hit, that another was here. Raises InvalidRequest when there are no
     messages, the format refuses their roles, or the last is no reply that could be continued.
     """
     if not messages:
@@ -35,7 +37,7 @@ def render(chat_format: ChatFormat, messages: Sequence[PromptMessage], end: End)
     chunks: list[TokenIds] = []
     parts: list[Part] = []
     stretches: list[tuple[bytes, int]] = []
-    namespace = PUBLIC
+    namespace = messages[0].namespace
     for message, slot, content in zip(messages, placement.slots, contents, strict=True):
         before = chat_format.ids(slot.before)
         _extend(stretches, namespace, count(before))

@@ -90,6 +90,13 @@ def test_stretches_and_parts_cover_the_prompt_without_gaps(
     assert [namespace for namespace, _ in prompt.stretches] == [PUBLIC, TENANT]
 
 
+def test_a_prompt_that_begins_with_private_text_is_private_from_its_first_token(
+    chatml: ChatFormat,
+) -> None:
+    prompt = render(chatml, conversation(("user", "My account is 5550.")), End.REPLY)
+    assert prompt.stretches == ((TENANT, prompt.tokens),)
+
+
 def test_the_public_stretch_ends_where_the_first_private_content_begins(chatml: ChatFormat) -> None:
     messages = [
         *conversation(("system", "Be kind."), namespace=PUBLIC),
