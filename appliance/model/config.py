@@ -16,6 +16,7 @@ import msgspec
 from appliance.errors import ModelError
 
 JSON_BYTES_MAX = 64 * 2**20
+SHOWN_CHARS_MAX = 100
 LAYERS_MAX = 1024
 DIMENSION_MAX = 2**24
 """No width, count or vocabulary of a real model comes near; products of two stay below 2**48."""
@@ -42,6 +43,12 @@ class ModelConfig:
     tie_embeddings: bool
     bos_id: int | None
     eos_ids: tuple[int, ...]
+
+
+def shown(value: object) -> str:
+    """A value from outside as one short line of a message."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
 
 
 def read_json(path: Path) -> Any:
@@ -105,7 +112,7 @@ def parse_config(fields: dict[str, Any], generation: dict[str, Any], source: str
     bos_ids = _token_ids(bos, vocab_size, "bos_token_id", source)
     tie = fields.get("tie_word_embeddings", False)
     if not isinstance(tie, bool):
-        raise ModelError(f"{source}: tie_word_embeddings is {tie!r}, not true or false")
+        raise ModelError(f"{source}: tie_word_embeddings is {shown(tie)}, not true or false")
     return ModelConfig(
         layers=numbers.count("num_hidden_layers", limit=LAYERS_MAX),
         hidden=hidden,
@@ -126,18 +133,22 @@ def parse_config(fields: dict[str, Any], generation: dict[str, Any], source: str
 def _refuse_unsupported(fields: dict[str, Any], source: str) -> None:
     family = fields.get("model_type")
     if family != "llama":
-        raise ModelError(f"{source}: model_type {family!r} is not supported; supported: 'llama'")
+        raise ModelError(
+            f"{source}: model_type {shown(family)} is not supported; supported: 'llama'"
+        )
     architectures = fields.get("architectures")
     if architectures is not None and architectures != ["LlamaForCausalLM"]:
         raise ModelError(
-            f"{source}: architectures {architectures!r} is not supported; "
+            f"{source}: architectures {shown(architectures)} is not supported; "
             "supported: ['LlamaForCausalLM']"
         )
     for name in ("attention_bias", "mlp_bias", "rope_interleaved"):
         if fields.get(name):
-            raise ModelError(f"{source}: {name} {fields[name]!r} is not supported")
+            raise ModelError(f"{source}: {name} {shown(fields[name])} is not supported")
     if fields.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ModelError(f"{source}: hidden_act {fields['hidden_act']!r} is not supported: 'silu'")
+        raise ModelError(
+            f"{source}: hidden_act {shown(fields['hidden_act'])} is not supported: 'silu'"
+        )
     if fields.get("quantization_config") is not None:
         raise ModelError(f"{source}: quantization_config is not supported; use unquantized weights")
 
@@ -153,7 +164,9 @@ def _rope_theta(fields: dict[str, Any], source: str) -> float:
             raise ModelError(f"{source}: {name} is not an object")
         kind = part.get("rope_type", part.get("type", "default"))
         if kind != "default":
-            raise ModelError(f"{source}: {name} of type {kind!r} is not supported: only 'default'")
+            raise ModelError(
+                f"{source}: {name} of type {shown(kind)} is not supported: only 'default'"
+            )
         if part.get("partial_rotary_factor", 1.0) != 1.0:
             raise ModelError(f"{source}: partial_rotary_factor is not supported")
         merged = {**merged, **part}
@@ -167,7 +180,7 @@ def _token_ids(value: Any, vocab_size: int, name: str, source: str) -> tuple[int
     values = [] if value is None else value if isinstance(value, list) else [value]
     for token_id in values:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
-            raise ModelError(f"{source}: {name} {token_id!r} is not an id below {vocab_size}")
+            raise ModelError(f"{source}: {name} {shown(token_id)} is not an id below {vocab_size}")
     return tuple(values)
 
 
@@ -189,7 +202,7 @@ class _Numbers:
             value = default
         if type(value) is not int or not 1 <= value <= limit:
             raise ModelError(
-                f"{self._source}: {name} is {value!r}, not a whole number from 1 to {limit}"
+                f"{self._source}: {name} is {shown(value)}, not a whole number from 1 to {limit}"
             )
         return value
 
@@ -199,5 +212,5 @@ class _Numbers:
         if value is None:
             value = default
         if not _is_number(value) or not (math.isfinite(value) and value > 0):
-            raise ModelError(f"{self._source}: {name} is {value!r}, not a positive number")
+            raise ModelError(f"{self._source}: {name} is {shown(value)}, not a positive number")
         return float(value)

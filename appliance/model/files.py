@@ -29,9 +29,16 @@ COMPARE_BYTES = 2**24
 
 def check_model(path: Path) -> None:
     """Check a model directory (Hugging Face layout) or a .gguf file; raises ModelError."""
-    if path.suffix == ".gguf":
-        check_gguf(path)
-        return
+    try:
+        if path.suffix == ".gguf":
+            check_gguf(path)
+        else:
+            _check_directory(path)
+    except OSError as error:
+        raise ModelError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+
+
+def _check_directory(path: Path) -> None:
     if not path.is_dir():
         problem = "not a model directory or .gguf file" if path.exists() else "no such file"
         raise ModelError(f"{path}: {problem}")

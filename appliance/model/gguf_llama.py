@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from appliance.errors import ModelError
-from appliance.model.config import ModelConfig, parse_config
+from appliance.model.config import ModelConfig, parse_config, shown
 from appliance.model.gguf_reader import Gguf, read_gguf
 from appliance.model.gguf_tokenizer import TokenizerFiles, build_tokenizer
 from appliance.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_name, tensor_shapes
@@ -73,7 +73,7 @@ def _refuse_unsupported(gguf: Gguf) -> None:
     architecture = metadata.get("general.architecture")
     if architecture != ARCHITECTURE:
         raise ModelError(
-            f"{path}: architecture {architecture!r} is not supported; supported: 'llama'"
+            f"{path}: architecture {shown(architecture)} is not supported; supported: 'llama'"
         )
     parts = metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
@@ -88,7 +88,7 @@ def _refuse_unsupported(gguf: Gguf) -> None:
     scaling = metadata.get("llama.rope.scaling.type", "none")
     if scaling != "none" or "rope_freqs.weight" in gguf.tensors:
         kind = scaling if scaling != "none" else "rope_freqs"
-        raise ModelError(f"{path}: rope scaling {kind!r} is not supported")
+        raise ModelError(f"{path}: rope scaling {shown(kind)} is not supported")
 
 
 def _config_json(gguf: Gguf, tokenizer: TokenizerFiles) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _match_tensors(gguf: Gguf, config: ModelConfig) -> dict[str, str]:
     rotated = gguf.metadata.get("llama.rope.dimension_count", config.head_dim)
     if rotated != config.head_dim:
         raise ModelError(
-            f"{gguf.path}: rotates {rotated} of {config.head_dim} dimensions, "
+            f"{gguf.path}: rotates {shown(rotated)} of {config.head_dim} dimensions, "
             "which is not supported"
         )
     if gguf.metadata.get("llama.attention.value_length", config.head_dim) != config.head_dim:

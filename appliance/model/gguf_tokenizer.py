@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from appliance.errors import ModelError
+from appliance.model.config import shown
 from appliance.model.gguf_reader import Gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
@@ -41,7 +42,7 @@ def build_tokenizer(gguf: Gguf) -> TokenizerFiles:
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2":
         raise ModelError(
-            f"{path}: tokenizer model {kind!r} is not supported in GGUF; supported: 'gpt2' "
+            f"{path}: tokenizer model {shown(kind)} is not supported in GGUF; supported: 'gpt2' "
             "(byte-level BPE); use the model's safetensors directory"
         )
     tokens = _tokens(gguf)
@@ -145,7 +146,7 @@ def _merges(gguf: Gguf, tokens: dict[str, int]) -> list[str]:
     for merge in merges:
         left, _, right = merge.partition(" ")
         if left not in tokens or right not in tokens or left + right not in tokens:
-            raise ModelError(f"{gguf.path}: merge {merge!r} names a token that does not exist")
+            raise ModelError(f"{gguf.path}: merge {shown(merge)} names a token that does not exist")
     return merges
 
 
@@ -154,7 +155,7 @@ def _special_id(gguf: Gguf, name: str, vocab_size: int) -> int | None:
     if token_id is None:
         return None
     if type(token_id) is not int or not 0 <= token_id < vocab_size:
-        raise ModelError(f"{gguf.path}: tokenizer.ggml.{name} {token_id!r} is not a token id")
+        raise ModelError(f"{gguf.path}: tokenizer.ggml.{name} {shown(token_id)} is not a token id")
     return token_id
 
 
@@ -190,7 +191,7 @@ def _pre_tokenizer(gguf: Gguf) -> tuple[dict[str, Any] | None, dict[str, Any], b
         split = _sequence(_split(_QWEN2_SPLIT), _byte_level(use_regex=False))
         return {"type": "NFC"}, split, False
     raise ModelError(
-        f"{gguf.path}: pre-tokenizer {kind!r} is not supported in GGUF; supported: 'gpt-2', "
+        f"{gguf.path}: pre-tokenizer {shown(kind)} is not supported in GGUF; supported: 'gpt-2', "
         "'smollm', 'llama-bpe', 'qwen2'; use the model's safetensors directory"
     )
 

@@ -14,12 +14,13 @@ from typing import Annotated
 import msgspec
 
 from appliance.errors import ModelError
-from appliance.model.config import read_json
+from appliance.model.config import read_json, shown
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 HEADER_BYTES_MAX = 100 * 2**20
 LENGTH_BYTES = 8
+NAME_CHARS_MAX = 512
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 """The element types that are accepted."""
 
@@ -71,7 +72,7 @@ def read_checkpoint(directory: Path) -> dict[str, TensorEntry]:
     for name, file_name in weight_map.items():
         if name not in tensors or tensors[name].file.name != file_name:
             raise ModelError(
-                f"{directory / file_name}: lacks {name}, which {INDEX_FILE} puts there"
+                f"{directory / file_name}: lacks {shown(name)}, which {INDEX_FILE} puts there"
             )
     return tensors
 
@@ -92,7 +93,7 @@ def _read_index(path: Path) -> dict[str, str]:
         plain = isinstance(file_name, str) and file_name == Path(file_name).name
         if not plain or not file_name.endswith(".safetensors"):
             raise ModelError(
-                f"{path}: {name} is said to be in {file_name!r}, "
+                f"{path}: {shown(name)} is said to be in {shown(file_name)}, "
                 "not a .safetensors file of this directory"
             )
     return weight_map
@@ -116,6 +117,9 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: damaged: its header is not valid JSON ({error})") from error
     fields.pop("__metadata__", None)
+    for name in fields:
+        if not name.isprintable() or len(name) > NAME_CHARS_MAX:
+            raise ModelError(f"{path}: damaged: a tensor is named {shown(name)}")
     data_start = LENGTH_BYTES + header_bytes
     tensors = {name: _entry(path, name, value, data_start) for name, value in fields.items()}
     _check_tiling(path, tensors, data_start, size)
@@ -151,7 +155,7 @@ def _entry(path: Path, name: str, raw: msgspec.Raw, data_start: int) -> TensorEn
         raise ModelError(f"{where}: damaged header entry ({error})") from error
     if field.dtype not in DTYPE_BYTES:
         known = ", ".join(DTYPE_BYTES)
-        raise ModelError(f"{where}: element type {field.dtype!r} is not supported: {known}")
+        raise ModelError(f"{where}: element type {shown(field.dtype)} is not supported: {known}")
     begin, end = field.data_offsets
     nbytes = math.prod(field.shape) * DTYPE_BYTES[field.dtype]
     if end - begin != nbytes:

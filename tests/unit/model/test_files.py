@@ -153,7 +153,7 @@ def test_a_damaged_shard_is_refused_with_its_name(
 def test_an_index_that_names_a_tensor_of_no_shard_is_refused(sharded: Path) -> None:
     rewrite_index(sharded, lambda weights: weights.update({"model.layers.9.x.weight": SHARD_2}))
     message = refusal(sharded)
-    assert "lacks model.layers.9.x.weight" in message
+    assert "lacks 'model.layers.9.x.weight'" in message
     assert SHARD_2 in message
 
 
@@ -320,3 +320,14 @@ def test_a_path_that_holds_no_model_is_refused(tmp_path: Path) -> None:
 def test_the_check_needs_no_torch() -> None:
     code = "import sys, appliance.model.files; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_a_file_says_appears_in_a_message_as_one_short_line(tmp_path: Path) -> None:
+    long = refusal(write_directory(tmp_path / "long", tiny_model(model_type="x" * 10_000_000)))
+    assert len(long) < 1000
+    write_directory(tmp_path / "lines", tiny_model())
+    rewrite_header(
+        tmp_path / "lines" / "model.safetensors",
+        lambda header: header.update({"two\nlines": header.pop(EMBEDDING)}),
+    )
+    assert "a tensor is named 'two\\nlines'" in refusal(tmp_path / "lines")
