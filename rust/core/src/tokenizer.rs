@@ -24,7 +24,7 @@ use crate::token_table::TokenTable;
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TokenizerError {
     /// The JSON does not describe a tokenizer.
-    #[error("not a tokenizer: {0}")]
+    #[error("malformed: {0}")]
     NotATokenizer(String),
     /// The decoder cannot be applied token by token.
     #[error("the tokenizer's decoder is not supported: {0}")]

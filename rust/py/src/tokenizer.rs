@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use appliance_core::stream_decoder;
 use appliance_core::tokenizer::{self, TokenizerError};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
@@ -120,8 +120,16 @@ impl Tokenizer {
         self.0.token_id(token)
     }
 
-    fn token_bytes<'py>(&self, py: Python<'py>, token_id: u32) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.0.table().token_bytes(token_id).map_err(to_python)?;
+    fn token_bytes<'py>(&self, token_id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        let py = token_id.py();
+        let id = token_id.extract().map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(py) {
+                PyValueError::new_err(format!("token id {token_id} is not in the vocabulary"))
+            } else {
+                error
+            }
+        })?;
+        let bytes = self.0.table().token_bytes(id).map_err(to_python)?;
         Ok(PyBytes::new(py, bytes))
     }
 
