@@ -1,0 +1,5 @@
+//! Text to token ids and back, through the public names of the crate.
+
+mod small_tokenizers;
+mod stream_decoder;
+mod tokenizer;
