@@ -16,9 +16,11 @@ class Counters:
 
     `prefix_hit_tokens` and `prompt_tokens` count each request once, at its first admission;
     `recomputed_tokens` are tokens that preempted requests had to compute again. `refused` requests
-    were not queued at all.
+    were not queued at all. Every request submitted ends as one of `finished`, `cancelled`, `failed`,
+    `refused`.
     """
 
+    submitted: int = 0
     admitted: int = 0
     finished: int = 0
     cancelled: int = 0

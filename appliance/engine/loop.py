@@ -97,6 +97,7 @@ class EngineLoop:
 
     def submit(self, connection: int, request: Generate) -> None:
         """Queue a request, or finish it as failed when it is not valid or the queue is full."""
+        self.counters.submitted += 1
         key = (connection, request.request_id)
         try:
             if key in self._live:
