@@ -1,6 +1,6 @@
 """Expected failures, each with a stable code. Never: bugs (those are asserts) or foreign errors.
 
-`server/middleware.py` maps the codes to HTTP statuses in one table.
+`server/failures.py` maps the codes to HTTP statuses in one table.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ import { Tree } from "/page/tree.js";
 
 const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
+// Calmer than the model's own distribution, which small models do not bear well.
+const SAMPLING = { temperature: 0.5, top_p: 0.9 };
 const SUGGESTIONS = [
   "What is the capital of France?",
   "Explain how rain forms, in three sentences.",
@@ -177,7 +179,7 @@ async function send(text, { parentId, isEdit = false } = {}) {
   if (state.turn || !text.trim()) return;
   notice(null);
   if (isEdit) hideFrom(parentId);
-  const body = { text };
+  const body = { text, ...SAMPLING };
   if (isEdit) body.parent_id = parentId;
   else if (state.tree.headId) body.parent_id = state.tree.headId;
   if (!isEdit) setComposer("");
@@ -190,7 +192,7 @@ async function regenerate(message) {
   if (state.turn) return;
   notice(null);
   hideFrom(message.parent_id);
-  await runTurn("regenerate", { message_id: message.id }, null);
+  await runTurn("regenerate", { message_id: message.id, ...SAMPLING }, null);
 }
 
 /** Show the conversation only up to a message: what follows is being replaced. */

@@ -38,7 +38,11 @@ WORDS = (
     "tok |ok |ok| |one| two| three| four|a|b|c|ABC|DEF|G|HI|J|K|fine\n|Us|er|: next|x|y|aab|"
     "aabaaac|w | yes|!"
 )
+LONG = b"L" * 4000
+"""A token that fills buffers quickly."""
+
 PIECES = (
+    LONG,
     *(word.encode() for word in WORDS.split("|")),
     *map(bytes.fromhex, ("f09f", "9880", "e4", "bda0", "f09f91a9e2808df09f", "91a7", "00")),
     EOS,

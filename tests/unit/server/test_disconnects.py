@@ -9,7 +9,7 @@ import pytest
 
 from appliance.config import ServerConfig
 from tests.raw_http import connect
-from tests.unit.server.door import Door, chat, open_door
+from tests.unit.server.door import LONG, Door, chat, open_door
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -84,7 +84,7 @@ async def test_without_handler_cancellation_abandoned_requests_would_start() -> 
 async def test_a_client_that_does_not_read_is_dropped_and_slows_nobody() -> None:
     server = ServerConfig(write_buffer_bytes_max=16 * 1024, write_timeout_s=0.5)
     async with open_door(server, context_tokens=200_000) as door:
-        door.say("tok ", forever=True, token_s=0)
+        door.say(LONG, forever=True, token_s=0)
         slow = await connect(door.port, receive_bytes=4096)
         await slow.post("/v1/chat/completions", {**chat(), "stream": True, "max_tokens": 150_000})
         await door.eventually(lambda: door.engine.running == 1)
@@ -100,10 +100,12 @@ async def test_a_client_that_does_not_read_is_dropped_and_slows_nobody() -> None
 async def test_a_client_that_does_not_read_does_not_delay_a_shutdown() -> None:
     server = ServerConfig(write_buffer_bytes_max=16 * 1024, write_timeout_s=60)
     async with open_door(server, context_tokens=200_000) as door:
-        door.say("tok ", forever=True, token_s=0)
+        door.say(LONG, forever=True, token_s=0)
         deaf = await connect(door.port, receive_bytes=4096)
         await deaf.post("/v1/chat/completions", {**chat(), "stream": True, "max_tokens": 190_000})
+        # The engine is told to stop once the queue between is full too.
         await door.eventually(lambda: door.engine.cancelled, within_s=20)
+        await asyncio.sleep(0.5)
         assert door.services.streams.running == 1
         door.services.drain.cut()
         await door.eventually(lambda: door.services.streams.running == 0, within_s=2)
