@@ -7,7 +7,7 @@ import os
 import webbrowser
 from pathlib import Path
 
-from appliance.cli.demo_model import DEMO_MODEL_NAME, ensure_demo_model
+from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir, ensure_demo_model
 from appliance.cli.processes import run_processes
 from appliance.cli.supervisor import bind_socket
 from appliance.cli.terminal import console, progress_bars
@@ -21,12 +21,10 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
 
     Raises ConfigError, ModelError or DatabaseError with one line that says what to do.
     """
-    data_dir = (data_dir or _home("XDG_DATA_HOME", ".local/share") / "appliance").absolute()
+    data_dir = (data_dir or _default_data_dir()).absolute()
     with bind_socket(HOST, port) as listening:
         with progress_bars() as report:
-            model_dir = ensure_demo_model(
-                _home("XDG_CACHE_HOME", ".cache") / "appliance" / "models", report
-            )
+            model_dir = ensure_demo_model(demo_cache_dir(), report)
         config = Config(
             model=ModelSource(path=model_dir, name=DEMO_MODEL_NAME),
             paths=Paths(data_dir=data_dir, run_dir=data_dir / "run"),
@@ -46,7 +44,8 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
     return 0
 
 
-def _home(variable: str, fallback: str) -> Path:
-    """A base directory of the XDG specification."""
-    value = os.environ.get(variable)
-    return Path(value) if value and Path(value).is_absolute() else Path.home() / fallback
+def _default_data_dir() -> Path:
+    """Where this user's data lives (XDG base directory specification)."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "share"
+    return root / "appliance"

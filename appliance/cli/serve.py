@@ -11,9 +11,10 @@ from appliance.cli.processes import run_processes
 from appliance.cli.supervisor import bind_socket
 from appliance.cli.terminal import console, progress_bars
 from appliance.config import Config
+from appliance.errors import ConfigError
 from appliance.log import configure_logging
+from appliance.model.conversion import convert_once
 from appliance.model.files import check_model
-from appliance.model.gguf_convert import convert_gguf
 
 
 def run_serve(config: Config) -> int:
@@ -44,10 +45,15 @@ def model_directory(config: Config) -> Path:
     source = config.model.path
     if source.is_dir():
         return source
-    state = source.stat()
-    target = config.paths.models_dir / f"{source.stem}-{state.st_size:x}-{state.st_mtime_ns:x}"
-    if not target.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with progress_bars() as report:
-            convert_gguf(source, target, lambda done: report("converting the model", done))
-    return target
+    models_dir = config.paths.models_dir
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be made: {error.strerror}") from error
+    with progress_bars() as report:
+        return convert_once(
+            source,
+            models_dir,
+            lambda done: report("converting the model", done),
+            lambda done: report("waiting for another conversion", done),
+        )
