@@ -136,7 +136,9 @@ def test_functions_are_short_and_public_ones_documented() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 if node.end_lineno - node.lineno >= FUNCTION_LINES_MAX:
-                    found.append(f"{path}:{node.lineno}: {node.name} is over {FUNCTION_LINES_MAX} lines")
+                    found.append(
+                        f"{path}:{node.lineno}: {node.name} is over {FUNCTION_LINES_MAX} lines"
+                    )
     for path in python_files():
         found += [
             f"{path}:{node.lineno}: {node.name} is public: document it"
