@@ -43,8 +43,9 @@ def engine_in_thread(
     running_max: int = 8,
     waiting_max: int = 64,
     drain_s: float = 5.0,
+    exit_code: int = 0,
 ) -> Iterator[EngineService]:
-    """A serving engine; drained and joined at the end, which asserts that it ended well."""
+    """A serving engine; drained and joined at the end, which asserts its exit code."""
     page_size = 16
     limits = EngineLimits(
         pages=pages,
@@ -68,7 +69,7 @@ def engine_in_thread(
     finally:
         service.stop()
         thread.join(30)
-        assert results == [0]
+        assert results == [exit_code]
 
 
 def engine_config(model: Path, folder: Path, **engine: object) -> Config:

@@ -14,21 +14,10 @@ from appliance.model.decoder import Decoder
 from appliance.model.kv_cache import KVCache
 from appliance.wire.frames import Finished
 from tests.unit.engine.driver import Driver
+from tests.unit.engine.faulty_decoder import FaultyDecoder
 
 POISON = 200
 """A token id that the faults below react to."""
-
-
-class FaultyDecoder(Decoder):
-    """The real decoder, with a fault in front of it."""
-
-    def __init__(self, decoder: Decoder, fault: Callable[[StepBatch], None]) -> None:
-        vars(self).update(vars(decoder))
-        self.fault = fault
-
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
-        self.fault(batch)
-        return super().forward(batch, cache)
 
 
 def raising(error: Exception) -> Callable[[StepBatch], None]:

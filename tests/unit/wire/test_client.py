@@ -9,16 +9,42 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable
 from appliance.model.decoder import Decoder
 from appliance.wire.client import EngineClient, Event
-from appliance.wire.frames import Admitted, Finished, Generate, Sampling, Stats, Tokens
+from appliance.wire.frames import (
+    PROTOCOL,
+    Admitted,
+    Ask,
+    Cancel,
+    Finished,
+    FrameSplitter,
+    Generate,
+    Hello,
+    Sampling,
+    Stats,
+    Tokens,
+    decode_from_server,
+    encode,
+)
 from tests.engine_fixtures import engine_config, engine_in_thread, start_engine
 
 PATIENCE_S = 20.0
+HELLO = Hello(
+    protocol=PROTOCOL,
+    pid=1,
+    model_fingerprint="f",
+    vocab_size=300,
+    context_tokens_max=256,
+    page_size=16,
+    pages_total=16,
+    waiting_max=1,
+    device="cpu",
+)
 
 
 def request(request_id: str, *, new_tokens_max: int = 8, prompt: int = 10) -> Generate:
@@ -280,3 +306,80 @@ async def test_a_killed_engine_ends_all_streams_and_its_successor_serves(
             if process is not None:
                 process.kill()
                 process.communicate()
+
+
+class RecordingEngine:
+    """A peer that streams forever and writes down which cancels it is sent."""
+
+    def __init__(self) -> None:
+        self.cancels: list[tuple[str, int]] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(HELLO))
+        splitter = FrameSplitter()
+        while data := await reader.read(65536):
+            for body in splitter.feed(data):
+                frame = decode_from_server(body)
+                if isinstance(frame, Generate):
+                    for token_id in range(20):
+                        token_ids = tokens.pack([token_id])
+                        writer.write(
+                            encode(Tokens(request_id=frame.request_id, token_ids=token_ids))
+                        )
+                elif isinstance(frame, Cancel):
+                    self.cancels.append((frame.request_id, frame.keep_tokens))
+                elif isinstance(frame, Ask):
+                    writer.write(encode(Stats(request_id=frame.request_id, values={})))
+        writer.close()
+
+
+async def test_one_cancel_is_on_the_wire_whatever_ends_a_request(socket_path: Path) -> None:
+    peer = RecordingEngine()
+    server = await asyncio.start_unix_server(peer.serve, socket_path)
+    async with server, EngineClient(socket_path) as client:
+        await asyncio.wait_for(client.wait_ready(), PATIENCE_S)
+        async with aclosing(client.generate(request("closed"))) as events:
+            for _ in range(5):
+                await anext(events)
+        async with aclosing(client.generate(request("told"))) as events:
+            for _ in range(5):
+                await anext(events)
+            client.cancel("told", 3)
+            client.cancel("told", 4)
+        reader = asyncio.create_task(collect(client, request("task")))
+        await client.ask()
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        await client.ask()
+        assert peer.cancels == [("closed", 5), ("told", 3), ("task", 20)]
+
+
+async def test_a_question_that_is_not_answered_in_time_is_unavailable(socket_path: Path) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(HELLO))
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_unix_server(greet, socket_path)
+    async with server, EngineClient(socket_path) as client:
+        await asyncio.wait_for(client.wait_ready(), PATIENCE_S)
+        with pytest.raises(EngineUnavailable, match="in time"):
+            await client.ask(timeout_s=0.05)
+
+
+async def test_an_engine_of_another_protocol_is_not_used(socket_path: Path) -> None:
+    greetings = 0
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal greetings
+        greetings += 1
+        writer.write(encode(msgspec.structs.replace(HELLO, protocol=PROTOCOL + 1)))
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_unix_server(greet, socket_path)
+    async with server, EngineClient(socket_path, jitter=random.Random(1)) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            while greetings < 2:
+                await asyncio.sleep(0.01)
+        assert not client.ready
