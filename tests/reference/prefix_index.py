@@ -96,7 +96,6 @@ class PrefixOracle:
         assert self._has_room(missing), "admitted, and there was no room"
         self._take(hold, answer.page_table)
         assert len(hold.table) == len(full) + missing
-        self._touch(path[:shared])
         if source is not None:
             self._touch(source.prefix)
         self.hit_tokens += hold.hit_tokens
@@ -126,8 +125,6 @@ class PrefixOracle:
             if len(prefix) == start + self.page_size:
                 hold.full.append(page)
         hold.committed = len(path)
-        tail = self._tail(hold)
-        self._touch(tail.prefix if tail else path[: len(hold.full) * self.page_size])
         self._drop_superseded()
 
     def release(self, hold: Hold) -> None:

@@ -136,8 +136,9 @@ impl PrefixIndex {
             };
             (source, copy)
         });
-        for node in deepest.into_iter().chain(copy.map(|(source, _)| source)) {
-            self.tree.touch(node);
+        // The shared path is touched at release; the lock on the source ends before that.
+        if let Some((source, _)) = copy {
+            self.tree.touch(source);
         }
         Lease {
             path,

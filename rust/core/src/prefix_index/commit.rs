@@ -29,9 +29,6 @@ impl PrefixIndex {
             self.commit_page(lease, index, end);
         }
         lease.committed = end;
-        if let Some(tip) = lease.tail.or(lease.deepest) {
-            self.tree.touch(tip);
-        }
     }
 
     /// Put page `index`, up to position `end`, below `lease.deepest`. One of three things happens:

@@ -277,14 +277,16 @@ impl Tree {
         }
     }
 
-    /// Mark the node, and with it the path to it, as used now.
+    /// Mark a locked node, and with it the path to it, as used now.
     pub(super) fn touch(&mut self, id: NodeId) {
         self.tick += 1;
         let tick = self.tick;
-        let old = std::mem::replace(&mut self.node_mut(id).last_use, tick);
-        if self.evictable.remove(old, id) {
-            self.evictable.insert(tick, id);
-        }
+        let node = self.node_mut(id);
+        assert!(
+            node.lock_ref > 0,
+            "an unlocked node may be listed by its last use"
+        );
+        node.last_use = tick;
     }
 
     pub(super) fn lock(&mut self, id: NodeId) {

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use model::{Answer, Model, Pair, Place};
 
+/// Namespaces and tokens are taken modulo the world's numbers of them.
 #[derive(Clone, Debug)]
 enum Operation {
     /// Tokens go on from a cut of an earlier path, if any.
@@ -37,7 +38,7 @@ enum Operation {
 }
 
 fn pairs() -> impl Strategy<Value = Vec<Pair>> {
-    let stretch = (0_u8..3, prop::collection::vec(0_u32..2, 0..8));
+    let stretch = (any::<u8>(), prop::collection::vec(any::<u32>(), 0..8));
     prop::collection::vec(stretch, 1..4).prop_map(|stretches| {
         let tokens = |(ns, tokens): (u8, Vec<u32>)| tokens.into_iter().map(move |t| (ns, t));
         stretches.into_iter().flat_map(tokens).collect()
@@ -50,11 +51,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => (earlier, pairs(), 0_usize..6)
             .prop_map(|(earlier, new, room)| Operation::Admit { earlier, new, room }),
-        8 => (lease(), prop::collection::vec(0_u32..2, 1..7))
+        8 => (lease(), prop::collection::vec(any::<u32>(), 1..7))
             .prop_map(|(lease, tokens)| Operation::Compute { lease, tokens }),
         8 => (lease(), prop_oneof![3 => Just(0_usize), 1 => 1_usize..4])
             .prop_map(|(lease, back)| Operation::Commit { lease, back }),
-        4 => lease().prop_map(|lease| Operation::Release { lease }),
+        6 => lease().prop_map(|lease| Operation::Release { lease }),
         1 => Just(Operation::Clear),
     ]
 }
@@ -72,6 +73,8 @@ struct Sequence {
 /// The index, its model, and a device whose rows hold the path they were computed from.
 struct World {
     page_size: usize,
+    namespaces: u8,
+    alphabet: u32,
     index: PrefixIndex,
     model: Model,
     sequences: Vec<Option<Sequence>>,
@@ -82,9 +85,11 @@ struct World {
 const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
 
 impl World {
-    fn new(page_size: usize, pages: usize) -> Self {
+    fn new((page_size, pages, namespaces, alphabet): (usize, usize, u8, u32)) -> Self {
         Self {
             page_size,
+            namespaces,
+            alphabet,
             index: PrefixIndex::new(page_size, pages).unwrap(),
             model: Model::new(page_size, pages),
             sequences: Vec::new(),
@@ -178,7 +183,7 @@ impl World {
                 }
             }
             if position == sequence.path.len() {
-                sequence.path.push((namespace, token));
+                sequence.path.push((namespace, token % self.alphabet));
             }
             let page = self.table(sequence.lease)[position / self.page_size];
             let row = position % self.page_size;
@@ -229,8 +234,9 @@ impl World {
     }
 
     fn run(&mut self, operation: Operation) {
-        let count = self.sequences.len();
-        let pick = |lease: prop::sample::Index| (count > 0).then(|| lease.index(count));
+        let numbers = 0..self.sequences.len();
+        let live: Vec<usize> = numbers.filter(|&n| self.sequences[n].is_some()).collect();
+        let pick = |lease: prop::sample::Index| (!live.is_empty()).then(|| *lease.get(&live));
         match operation {
             Operation::Admit { earlier, new, room } => {
                 let mut path = Vec::new();
@@ -238,7 +244,8 @@ impl World {
                     let whole = which.get(&self.paths);
                     path = whole[..cut.index(whole.len() + 1)].to_vec();
                 }
-                path.extend(new);
+                let new = new.into_iter();
+                path.extend(new.map(|(n, token)| (n % self.namespaces, token % self.alphabet)));
                 self.admit(path, room);
             }
             Operation::Compute { lease, tokens } => {
@@ -330,11 +337,10 @@ proptest! {
 
     #[test]
     fn every_operation_agrees_with_the_model_and_every_row_holds_its_prefix(
-        page_size in 1_usize..6,
-        pages in 1_usize..14,
+        shape in (1_usize..6, 1_usize..14, 1_u8..4, 1_u32..4),
         operations in prop::collection::vec(operation(), 1..200),
     ) {
-        let mut world = World::new(page_size, pages);
+        let mut world = World::new(shape);
         for operation in operations {
             world.run(operation);
             world.verify();
@@ -347,7 +353,7 @@ proptest! {
         assert_eq!(stats.pages_leased, 0);
         assert_eq!(stats.pages_evictable, stats.pages_cached);
         world.run(Operation::Clear);
-        assert_eq!(world.index.stats().pages_free, pages);
+        assert_eq!(world.index.stats().pages_free, shape.1);
         world.verify();
     }
 }

@@ -208,7 +208,6 @@ impl Model {
         let mut extra = full.clone();
         extra.extend(source);
         self.make_room(missing, &extra);
-        self.touch(&path[..shared]);
         if let Some(id) = source {
             let path = self.entry(id).path.clone();
             self.touch(&path);
@@ -255,17 +254,6 @@ impl Model {
             for index in first..path.len().div_ceil(self.page_size) {
                 let end = path.len().min((index + 1) * self.page_size);
                 self.commit_page(&mut hold, index, &path[..end]);
-            }
-            let full_tokens = hold.full.len() * self.page_size;
-            let is_tail = |place: &&Place| matches!(place, Place::Entry(_));
-            let tail = hold.table.get(hold.full.len()).filter(is_tail);
-            match tail {
-                Some(&Place::Entry(id)) => {
-                    let path = self.entry(id).path.clone();
-                    self.touch(&path);
-                }
-                _ if full_tokens > 0 => self.touch(&path[..full_tokens]),
-                _ => {}
             }
         }
         self.holds[lease] = Some(hold);

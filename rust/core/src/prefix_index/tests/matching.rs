@@ -91,3 +91,21 @@ fn ten_thousand_siblings_with_a_common_beginning_are_told_apart() {
     assert_eq!(hit(&index, lease), 15);
     assert_eq!(index.stats().evicted_pages, 0);
 }
+
+#[test]
+fn a_page_that_becomes_a_leaf_was_used_when_the_pages_after_it_were() {
+    let mut index = index(2, 9);
+    serve(&mut index, &[2, 2]);
+    serve(&mut index, &[1, 1, 1, 1]);
+    // Out of turn, as no eviction does it: the end goes before older leaves.
+    let first = index.tree.children(None).values();
+    let above = first
+        .copied()
+        .find(|&id| !index.tree.children(Some(id)).is_empty());
+    let end = *index.tree.children(above).values().next().unwrap();
+    let removed = index.tree.remove(end);
+    index.take_back(removed);
+    index.check().unwrap();
+    let next = index.tree.next_evicted();
+    assert_ne!(next, above);
+}
