@@ -1,15 +1,31 @@
 """Types of the Rust extension. Token ids are packed little-endian u32 (`appliance.tokens`)."""
 
 from collections.abc import Sequence
+from typing import Self, final
 
+__all__ = [
+    "Lease",
+    "PrefixIndex",
+    "StreamDecoder",
+    "Tokenizer",
+    "paged_attention",
+    "set_attention_threads",
+    "store_kv",
+]
+
+@final
 class Tokenizer:
     """A model's own tokenizer with a byte-bounded memo of encodings. Thread-safe."""
 
-    def __init__(self, tokenizer_json: bytes, *, memo_bytes_max: int) -> None:
-        """Raises ValueError when the JSON is not a tokenizer."""
+    def __new__(cls, tokenizer_json: bytes, *, memo_bytes_max: int) -> Self:
+        """Raises ValueError when the JSON is not a tokenizer, or its decoder needs more than a token
+        and its place at the start (supported: byte-level, Replace, ByteFallback, Metaspace, Fuse,
+        Strip of the start)."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """One more than the largest token id."""
+
     @property
     def fingerprint(self) -> str:
         """BLAKE3 of the tokenizer JSON, hex."""
@@ -17,7 +33,9 @@ class Tokenizer:
     def encode(self, text: str, namespace: bytes = b"") -> bytes:
         """Ids of a text, special tokens off: a control token's name in it is plain text.
 
-        A text remembered under the same namespace gives the remembered ids.
+        A text remembered under the same namespace gives the remembered ids. A token is a control
+        token when the file marks it special, or by a name like `<|...|>`. Raises ValueError for a text
+        over 8 MiB, or one that the vocabulary cannot write without a control token.
         """
 
     def encode_many(self, texts: Sequence[str], namespace: bytes = b"") -> list[bytes]: ...
@@ -27,11 +45,13 @@ class Tokenizer:
     def remember(self, namespace: bytes, text: str, token_ids: bytes) -> None:
         """Make `encode(text, namespace)` return the ids that were generated.
 
-        Raises ValueError unless the ids decode to exactly this text.
+        Raises ValueError unless the ids decode to exactly this text. Ids with a control token among
+        them are not kept: a message of that text would bring it into a prompt.
         """
 
     def decode(self, token_ids: bytes) -> str:
-        """The text of the ids; incomplete UTF-8 becomes U+FFFD. Raises ValueError for unknown ids."""
+        """The text of the ids: control tokens add none, what is not UTF-8 becomes U+FFFD as in
+        `bytes.decode("utf-8", "replace")`. Raises ValueError for unknown ids."""
 
     def token_id(self, token: str) -> int | None: ...
     def token_bytes(self, token_id: int) -> bytes:
@@ -40,12 +60,20 @@ class Tokenizer:
     def memo_stats(self) -> dict[str, int]:
         """hits, misses, entries, bytes, evictions."""
 
+@final
 class StreamDecoder:
-    """Turns a growing reply into text that is certain: whole characters, no part of a stop string."""
+    """Turns a growing reply into text that is certain: whole characters, no part of a stop string.
 
-    def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = ()) -> None: ...
+    The parts, joined, equal `decode` of all ids up to the stop string. To go on with a text, push its
+    ids first: SentencePiece drops the space at a start.
+    """
+
+    def __new__(cls, tokenizer: Tokenizer, *, stop: Sequence[str] = ()) -> Self:
+        """Raises ValueError for an empty stop string."""
+
     def push(self, token_ids: bytes) -> str:
-        """Text that became certain; empty once `stopped`."""
+        """Text that became certain; empty once `stopped`. Raises ValueError, and takes nothing, for an
+        unknown id, and after `finish`."""
 
     def finish(self) -> str:
         """The rest at the end of a reply; incomplete UTF-8 becomes U+FFFD. Empty once `stopped`."""
@@ -56,12 +84,14 @@ class StreamDecoder:
 
     @property
     def delivered_tokens(self) -> int:
-        """How many leading tokens lie entirely inside the delivered text."""
+        """How many leading tokens lie entirely inside the delivered text; one without text lies where
+        the one before it ends."""
 
+@final
 class PrefixIndex:
     """The pages of one device: free, in the radix tree, or leased. Thread-safe."""
 
-    def __init__(self, *, page_size: int, pages: int) -> None: ...
+    def __new__(cls, *, page_size: int, pages: int) -> Self: ...
     def admit(
         self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], reserve_tokens: int
     ) -> Lease | None:
@@ -82,6 +112,7 @@ class PrefixIndex:
     def clear(self) -> int:
         """Drop every cached page that no lease locks; returns how many pages became free."""
 
+@final
 class Lease:
     """One sequence's hold on pages. Dropping it releases it."""
 

@@ -20,6 +20,10 @@ use crate::control_guard::{ControlGuard, is_control_name};
 use crate::memo::{Memo, MemoKey, MemoStats, SharedIds};
 use crate::token_table::TokenTable;
 
+/// The longest text to encode. The regular expression engine gives up on a run of some ten million
+/// characters, and a text of this length is beyond any context window.
+pub const TEXT_BYTES_MAX: usize = 8 << 20;
+
 /// What can go wrong with a tokenizer.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TokenizerError {
@@ -35,6 +39,9 @@ pub enum TokenizerError {
     /// Ids to be remembered for a text that they do not decode to.
     #[error("the token ids do not decode to the text")]
     OtherText,
+    /// A text of so many bytes, more than `TEXT_BYTES_MAX`.
+    #[error("a text of {0} bytes is longer than {TEXT_BYTES_MAX}")]
+    TextTooLong(usize),
     /// A content that cannot be written without a control token.
     #[error("the text cannot be encoded without control token {0}")]
     ControlTokenInText(u32),
@@ -122,7 +129,8 @@ impl Tokenizer {
     /// namespace gives the remembered ids.
     ///
     /// # Errors
-    /// `ControlTokenInText` where the vocabulary has no other way to write the text; `Failed`.
+    /// `TextTooLong`; `ControlTokenInText` where the vocabulary has no other way to write the text;
+    /// `Failed`.
     pub fn encode(&self, text: &str, namespace: &[u8]) -> Result<SharedIds, TokenizerError> {
         let key = MemoKey::new(namespace, text);
         if let Some(ids) = self.memo.get(&key) {
@@ -138,7 +146,7 @@ impl Tokenizer {
     /// Ids of a chat format's own text, in which control tokens count.
     ///
     /// # Errors
-    /// `Failed`.
+    /// `TextTooLong`, `Failed`.
     pub fn encode_template(&self, text: &str) -> Result<SharedIds, TokenizerError> {
         Ok(self.encode_with(&self.template_tokens, None, text)?.into())
     }
@@ -183,6 +191,9 @@ impl Tokenizer {
         guard: Option<&ControlGuard>,
         text: &str,
     ) -> Result<Vec<u32>, TokenizerError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TokenizerError::TextTooLong(text.len()));
+        }
         // The crate unwraps here and there; a panic must not reach Python nor poison anything of ours.
         catch_unwind(AssertUnwindSafe(|| self.run_pipeline(added, guard, text)))
             .unwrap_or_else(|_| Err(TokenizerError::Failed("panic".to_owned())))

@@ -64,7 +64,10 @@ impl Tokenizer {
         self.0.fingerprint()
     }
 
-    #[pyo3(signature = (text, namespace = b"".as_slice()))]
+    #[pyo3(
+        signature = (text, namespace = b"".as_slice()),
+        text_signature = "($self, text, namespace=b'')"
+    )]
     fn encode<'py>(
         &self,
         py: Python<'py>,
@@ -75,7 +78,10 @@ impl Tokenizer {
         pack(py, &ids.map_err(to_python)?)
     }
 
-    #[pyo3(signature = (texts, namespace = b"".as_slice()))]
+    #[pyo3(
+        signature = (texts, namespace = b"".as_slice()),
+        text_signature = "($self, texts, namespace=b'')"
+    )]
     fn encode_many<'py>(
         &self,
         py: Python<'py>,
@@ -152,7 +158,7 @@ pub struct StreamDecoder(stream_decoder::StreamDecoder);
 #[pymethods]
 impl StreamDecoder {
     #[new]
-    #[pyo3(signature = (tokenizer, *, stop = Vec::new()))]
+    #[pyo3(signature = (tokenizer, *, stop = Vec::new()), text_signature = "(tokenizer, *, stop=())")]
     fn new(tokenizer: &Tokenizer, stop: Vec<String>) -> PyResult<Self> {
         stream_decoder::StreamDecoder::new(Arc::clone(&tokenizer.0), &stop)
             .map(Self)

@@ -311,6 +311,10 @@ def test_bad_input_is_a_value_error() -> None:
         tokenizer.decode(pack([tokenizer.vocab_size]))
     with pytest.raises(UnicodeEncodeError):
         tokenizer.encode("\ud800")
+    too_long = "x" * (8 << 20) + "x"
+    for encode in (tokenizer.encode, tokenizer.encode_template):
+        with pytest.raises(ValueError, match="8388609 bytes is longer"):
+            encode(too_long)
 
 
 @pytest.mark.parametrize("decoder", [None, {"type": "WordPiece", "prefix": "##", "cleanup": True}])
