@@ -91,7 +91,9 @@ class StreamDecoder:
 class PrefixIndex:
     """The pages of one device: free, in the radix tree, or leased. Thread-safe."""
 
-    def __new__(cls, *, page_size: int, pages: int) -> Self: ...
+    def __new__(cls, *, page_size: int, pages: int) -> Self:
+        """Raises ValueError unless there is a page and a row, and at most 2**32 slots."""
+
     def admit(
         self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], reserve_tokens: int
     ) -> Lease | None:
@@ -99,7 +101,9 @@ class PrefixIndex:
 
         Finds the longest cached prefix of all but the last token, locks it, and takes pages for
         `reserve_tokens` positions in all (at least len(token_ids)), evicting if needed. None (and no
-        change) when the pages cannot be had. Raises ValueError on malformed input.
+        change) when the pages cannot be had. `stretches`: (namespace, tokens) in path order, covering
+        the prompt; one of no tokens at the end names the namespace of the reply. Raises ValueError on
+        malformed input, and when `reserve_tokens` is more than the whole device has.
         """
 
     def stats(self) -> dict[str, int]:
@@ -122,7 +126,10 @@ class Lease:
 
     @property
     def copy(self) -> tuple[int, int, int] | None:
-        """(source page, target page, rows): copy these rows before anything else is written."""
+        """(source page, target page, rows): copy these rows before anything else is written.
+
+        None when there is nothing to copy, and once a commit has said that it was done.
+        """
 
     @property
     def page_table(self) -> bytes:
@@ -139,12 +146,15 @@ class Lease:
         """All of `token_ids` (from position 0) have their K/V in the leased pages: put them into the
         tree under the lease's stretches, the last stretch going on for tokens past the prompt.
 
-        May be called again with more tokens. Raises ValueError when they do not start with what was
-        admitted, or go past the reserved room.
+        May be called again with more tokens, and with fewer than the prompt (a prefill that was cut
+        off); with no more than before nothing happens. Rows are immutable once committed. Raises
+        ValueError when the tokens differ from what was admitted or committed, go past the reserved
+        room, or the lease is released.
         """
 
     def release(self) -> None:
-        """Unlock, and free the pages that the tree did not take. Idempotent."""
+        """Unlock, and free the pages that the tree did not take. Idempotent. The page table is empty
+        from then on."""
 
 def store_kv(
     k: int,
