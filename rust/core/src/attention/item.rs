@@ -1,13 +1,14 @@
 //! One item of a planned batch: its rows against its spans of the context, page by page.
 //!
-//! Owns scratch memory, the choice of instruction set and the fold of spans; the inner loops are the
+//! Owns the choice of instruction set and the way through pages and spans; the inner loops are the
 //! kernel's. Reads q, K and V and writes `out` through raw addresses that `Attention::new` was
 //! promised to be good.
 
 use super::batch::{Batch, Sequence};
 use super::kernel::{self, KEYS, PANEL_VECTORS, Rows, Tile};
-use super::plan::{Item, Plan, SPAN, TILE_ROWS, limit};
+use super::plan::{Item, Plan, SPAN, limit};
 use super::pool::Work;
+use super::scratch::{LANES_MAX, Scratch, State};
 use super::simd::{self, Vector};
 use std::cell::RefCell;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -132,92 +133,8 @@ unsafe fn run_avx512(attention: &Attention, item: &Item, scratch: &mut Scratch) 
     unsafe { run::<simd::x86::Avx512>(attention, item, scratch) }
 }
 
-/// Rows of an item, rounded up to whole vectors of any type.
-const ROWS_PADDED: usize = TILE_ROWS.next_multiple_of(16);
-
 thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
-}
-
-/// A softmax in the making: max, sum [ROWS_PADDED] and mix [rows, head_dim].
-#[derive(Debug)]
-struct State {
-    max: Vec<f32>,
-    sum: Vec<f32>,
-    mix: Vec<f32>,
-}
-
-impl State {
-    const EMPTY: Self = Self {
-        max: Vec::new(),
-        sum: Vec::new(),
-        mix: Vec::new(),
-    };
-
-    fn fit(&mut self, head_dim: usize) {
-        self.max.resize(ROWS_PADDED, 0.0);
-        self.sum.resize(ROWS_PADDED, 0.0);
-        self.mix.resize(ROWS_PADDED * head_dim, 0.0);
-    }
-
-    /// Nothing seen: a finite lowest max, so that differences are never NaN.
-    fn clear(&mut self) {
-        self.max.fill(f32::MIN);
-        self.sum.fill(0.0);
-        self.mix.fill(0.0);
-    }
-
-    /// Folds a later span into this one, row by row.
-    fn fold(&mut self, rows: usize, max: &[f32], sum: &[f32], mix: &[f32]) {
-        let head_dim = mix.len() / rows;
-        for row in 0..rows {
-            let top = self.max[row].max(max[row]);
-            let old = simd::exp2(self.max[row] - top);
-            let new = simd::exp2(max[row] - top);
-            self.max[row] = top;
-            self.sum[row] = self.sum[row] * old + sum[row] * new;
-            let range = row * head_dim..(row + 1) * head_dim;
-            for (a, b) in self.mix[range.clone()].iter_mut().zip(&mix[range]) {
-                *a = *a * old + *b * new;
-            }
-        }
-    }
-}
-
-/// Memory of one thread, kept from call to call.
-#[derive(Debug)]
-struct Scratch {
-    q: Vec<f32>,
-    limits: Vec<f32>,
-    scores: Vec<f32>,
-    fix: Vec<f32>,
-    offsets: Vec<usize>,
-    /// The span in work.
-    span: State,
-    /// The spans before it.
-    total: State,
-}
-
-impl Scratch {
-    const EMPTY: Self = Self {
-        q: Vec::new(),
-        limits: Vec::new(),
-        scores: Vec::new(),
-        fix: Vec::new(),
-        offsets: Vec::new(),
-        span: State::EMPTY,
-        total: State::EMPTY,
-    };
-
-    fn fit(&mut self, head_dim: usize) {
-        self.q.resize(ROWS_PADDED * head_dim, 0.0);
-        self.limits.resize(ROWS_PADDED, 0.0);
-        self.scores.resize(KEYS * ROWS_PADDED, 0.0);
-        self.fix.resize(ROWS_PADDED, 0.0);
-        self.offsets.resize(KEYS, 0);
-        self.span.fit(head_dim);
-        self.total.fit(head_dim);
-    }
 }
 
 #[inline(always)]
@@ -227,13 +144,15 @@ unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scrat
     let end = limit(batch, item.sequence, item.rows.end - 1);
     // SAFETY: the pointers of the tensors are good by `Attention::new`, those of the scratch by `fit`.
     unsafe { gather_queries::<V>(attention, item, scratch) };
-    scratch.total.clear();
+    scratch.total.clear(rows, head_dim);
     for span in item.spans.clone() {
-        scratch.span.clear();
+        scratch.span.clear(rows, head_dim);
         let span_end = end.min((span + 1) * SPAN);
         for first in (span * SPAN..span_end).step_by(KEYS) {
             let keys = KEYS.min(span_end - first);
             find_rows(batch, item, first..first + keys, &mut scratch.offsets);
+            let next = (first + keys).min(end - 1);
+            find_rows(batch, item, next..end.min(next + KEYS), &mut scratch.next);
             // SAFETY: as above; `find_rows` gives offsets inside of the caches.
             unsafe { run_tile::<V>(attention, item, scratch, first, keys) };
         }
@@ -271,31 +190,47 @@ fn row_start(batch: &Batch, item: &Item, row: usize) -> usize {
 unsafe fn gather_queries<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scratch) {
     let (batch, rows) = (&attention.batch, item.rows.len());
     let head_dim = batch.shape.head_dim;
-    let q = with_exposed_provenance::<f32>(attention.tensors.q);
     let padded = rows.next_multiple_of(V::LANES);
-    scratch.q[..padded * head_dim].fill(0.0);
-    for row in 0..rows {
-        // SAFETY: the row lies inside of q, by the checks of `Batch`.
-        let from =
-            unsafe { std::slice::from_raw_parts(q.add(row_start(batch, item, row)), head_dim) };
-        let (start, step) = if item.by_dots {
-            (row * head_dim, 1)
-        } else {
-            let panel = PANEL_VECTORS * V::LANES;
-            let first = row - row % panel;
-            (first * head_dim + row % panel, panel.min(padded - first))
-        };
-        for (i, x) in from.iter().enumerate() {
-            scratch.q[start + i * step] = x * attention.scale;
-        }
-    }
     for row in 0..padded {
-        let row_real = item.rows.start + row.min(rows - 1);
-        scratch.limits[row] = limit(batch, item.sequence, row_real) as f32;
+        let real = item.rows.start + row.min(rows - 1);
+        scratch.limits[row] = limit(batch, item.sequence, real) as f32;
+    }
+    let scale = attention.scale;
+    // Rows that only fill up a panel repeat the last one; nothing of them is kept.
+    let row_at = |row: usize| {
+        let start = row_start(batch, item, row.min(rows - 1));
+        let q = with_exposed_provenance::<f32>(attention.tensors.q);
+        // SAFETY: the row lies inside of q, by the checks of `Batch`.
+        unsafe { std::slice::from_raw_parts(q.add(start), head_dim) }
+    };
+    if item.by_dots {
+        for (row, to) in scratch.q.chunks_exact_mut(head_dim).take(rows).enumerate() {
+            to.iter_mut()
+                .zip(row_at(row))
+                .for_each(|(x, y)| *x = y * scale);
+        }
+        return;
+    }
+    let panel = PANEL_VECTORS * V::LANES;
+    for first in (0..rows).step_by(panel) {
+        let width = panel.min(padded - first);
+        let to = &mut scratch.q[first * head_dim..(first + width) * head_dim];
+        for lane in (0..width).step_by(V::LANES) {
+            // Written line by line: LANES rows are read side by side.
+            let mut from: [&[f32]; LANES_MAX] = [&[]; LANES_MAX];
+            for (i, row) in from[..V::LANES].iter_mut().enumerate() {
+                *row = row_at(first + lane + i);
+            }
+            for (i, line) in to.chunks_exact_mut(width).enumerate() {
+                for (x, row) in line[lane..lane + V::LANES].iter_mut().zip(&from) {
+                    *x = row[i] * scale;
+                }
+            }
+        }
     }
 }
 
-/// Finds the K/V rows of some positions through the page table; the last is repeated up to four.
+/// Finds the K/V rows of some positions through the page table; the last is repeated up to KEYS.
 fn find_rows(batch: &Batch, item: &Item, positions: std::ops::Range<usize>, to: &mut [usize]) {
     let Sequence { page_start, .. } = batch.sequences[item.sequence];
     let page_size = batch.shape.page_size;
@@ -312,7 +247,7 @@ fn find_rows(batch: &Batch, item: &Item, positions: std::ops::Range<usize>, to: 
         position += count;
     }
     let last = to[i - 1];
-    to[i..i.next_multiple_of(4)].fill(last);
+    to[i..].fill(last);
 }
 
 #[inline(always)]
@@ -328,6 +263,8 @@ unsafe fn run_tile<V: Vector>(
         k: with_exposed_provenance(attention.tensors.k_cache),
         v: with_exposed_provenance(attention.tensors.v_cache),
         offsets: scratch.offsets.as_ptr(),
+        next: scratch.next.as_ptr(),
+        fetch: true,
         keys,
         first,
         head_dim,
@@ -365,10 +302,10 @@ unsafe fn run_tile<V: Vector>(
             rows.mix = scratch.span.mix.as_mut_ptr().add(start * head_dim);
             match rows.rows.div_ceil(V::LANES) {
                 1 => kernel::lanes::<V, 1>(&tile, &rows),
-                2 => kernel::lanes::<V, 2>(&tile, &rows),
                 _ => kernel::lanes::<V, PANEL_VECTORS>(&tile, &rows),
             }
         }
+        tile.fetch = false;
     }
 }
 

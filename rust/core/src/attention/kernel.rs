@@ -10,19 +10,34 @@
 
 use super::simd::Vector;
 
-/// Keys of a tile: what is scored before it is mixed.
-pub(super) const KEYS: usize = 64;
+/// Keys of a tile: what is scored before it is mixed. A multiple of every block below and of every
+/// vector; a tile of K and one of V stay in the fast caches.
+pub(super) const KEYS: usize = 48;
 
-/// Vectors in a full panel of rows, see `Panel`.
-pub(super) const PANEL_VECTORS: usize = 3;
+/// Vectors in a full panel of rows, see `lanes`.
+pub(super) const PANEL_VECTORS: usize = 2;
+
+/// Keys that are scored together. A block of 6 by 2 vectors keeps 12 sums and 3 operands in the 16
+/// registers of AVX2 (the shape of BLIS' Haswell sgemm kernel, Van Zee and van de Geijn 2015).
+const LANES_KEYS: usize = 6;
+
+/// Keys that are scored together by dot products.
+const DOTS_KEYS: usize = 4;
+
+/// Values in a cache line.
+const CACHE_LINE: usize = 16;
 
 /// A tile of K/V rows, found through `offsets` (values from the start of the cache).
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     pub k: *const f32,
     pub v: *const f32,
-    /// [keys rounded up to a multiple of four], the last one repeated.
+    /// [KEYS]; past `keys` the last one is repeated.
     pub offsets: *const usize,
+    /// [KEYS] rows of the tile after this one, or of this one again; only fetched ahead.
+    pub next: *const usize,
+    /// Whether to bring the next tile near.
+    pub fetch: bool,
     /// 1..=KEYS.
     pub keys: usize,
     /// Position of the first key.
@@ -58,11 +73,12 @@ pub(super) struct Rows {
 #[inline(always)]
 pub(super) unsafe fn lanes<V: Vector, const NV: usize>(tile: &Tile, rows: &Rows) {
     let width = NV * V::LANES;
-    // SAFETY: key + i stays below `keys` rounded up to four, and so below KEYS rows of scores.
+    // SAFETY: key + i stays below KEYS, a multiple of the block.
     unsafe {
-        for key in (0..tile.keys).step_by(4) {
-            let k = std::array::from_fn(|i| tile.k.add(*tile.offsets.add(key + i)));
-            score_lanes::<V, NV>(k, rows.q, tile.head_dim, rows.scores.add(key * width));
+        for key in (0..tile.keys).step_by(LANES_KEYS) {
+            let k = rows_of(tile.k, tile.offsets.add(key));
+            let v = rows_of(tile.v, tile.offsets.add(key));
+            score_lanes::<V, NV>(k, v, rows.q, tile.head_dim, rows.scores.add(key * width));
         }
         softmax_lanes::<V, NV>(tile, rows);
         mix::<V>(tile, rows, width, 1);
@@ -77,18 +93,16 @@ pub(super) unsafe fn lanes<V: Vector, const NV: usize>(tile: &Tile, rows: &Rows)
 pub(super) unsafe fn dots<V: Vector>(tile: &Tile, rows: &Rows) {
     // SAFETY: as in `lanes`; row + MR stays within `rows`.
     unsafe {
-        for key in (0..tile.keys).step_by(4) {
-            let k = std::array::from_fn(|i| tile.k.add(*tile.offsets.add(key + i)));
-            let mut row = 0;
-            while row < rows.rows {
+        for key in (0..tile.keys).step_by(DOTS_KEYS) {
+            let k = rows_of(tile.k, tile.offsets.add(key));
+            let v = rows_of(tile.v, tile.offsets.add(key));
+            for row in (0..rows.rows).step_by(2) {
                 let q = rows.q.add(row * tile.head_dim);
                 let scores = rows.scores.add(row * KEYS + key);
                 match rows.rows - row {
-                    1 => score_dots::<V, 1>(k, q, tile.head_dim, scores),
-                    2 => score_dots::<V, 2>(k, q, tile.head_dim, scores),
-                    _ => score_dots::<V, 3>(k, q, tile.head_dim, scores),
+                    1 => score_dots::<V, 1>(k, v, q, tile.head_dim, scores),
+                    _ => score_dots::<V, 2>(k, v, q, tile.head_dim, scores),
                 }
-                row += 3;
             }
         }
         for row in 0..rows.rows {
@@ -98,10 +112,21 @@ pub(super) unsafe fn dots<V: Vector>(tile: &Tile, rows: &Rows) {
     }
 }
 
-/// Scores [4 keys, NV * LANES rows] = K rows times a panel of queries [head_dim, NV * LANES].
+/// Rows of a block of keys.
+#[inline(always)]
+unsafe fn rows_of<const NK: usize>(cache: *const f32, offsets: *const usize) -> [*const f32; NK] {
+    // SAFETY: NK offsets can be read, and are inside of the cache, by the caller.
+    std::array::from_fn(|i| unsafe { cache.add(*offsets.add(i)) })
+}
+
+/// Scores [LANES_KEYS keys, NV * LANES rows] = K rows times a panel of queries [head_dim, NV * LANES].
+///
+/// `v`: the V rows of the keys, brought near meanwhile; while V is mixed, the K rows of the next tile
+/// are. Pages lie anywhere, so that the CPU cannot guess what comes.
 #[inline(always)]
 unsafe fn score_lanes<V: Vector, const NV: usize>(
-    k: [*const f32; 4],
+    k: [*const f32; LANES_KEYS],
+    v: [*const f32; LANES_KEYS],
     q: *const f32,
     head_dim: usize,
     scores: *mut f32,
@@ -109,20 +134,25 @@ unsafe fn score_lanes<V: Vector, const NV: usize>(
     let width = NV * V::LANES;
     // SAFETY: the shapes above, by the caller.
     unsafe {
-        let mut acc = [[V::splat(0.0); NV]; 4];
-        for i in 0..head_dim {
-            let mut panel = [V::splat(0.0); NV];
-            for (j, vector) in panel.iter_mut().enumerate() {
-                *vector = V::load(q.add(i * width + j * V::LANES));
+        let mut acc = [[V::splat(0.0); NV]; LANES_KEYS];
+        for line in (0..head_dim).step_by(CACHE_LINE) {
+            for row in v {
+                V::prefetch(row.wrapping_add(line));
             }
-            for key in 0..4 {
-                let x = V::splat(*k[key].add(i));
-                for j in 0..NV {
-                    acc[key][j] = x.mul_add(panel[j], acc[key][j]);
+            for i in line..head_dim.min(line + CACHE_LINE) {
+                let mut panel = [V::splat(0.0); NV];
+                for (j, vector) in panel.iter_mut().enumerate() {
+                    *vector = V::load(q.add(i * width + j * V::LANES));
+                }
+                for key in 0..LANES_KEYS {
+                    let x = V::splat(*k[key].add(i));
+                    for j in 0..NV {
+                        acc[key][j] = x.mul_add(panel[j], acc[key][j]);
+                    }
                 }
             }
         }
-        for key in 0..4 {
+        for key in 0..LANES_KEYS {
             for j in 0..NV {
                 acc[key][j].store(scores.add(key * width + j * V::LANES));
             }
@@ -130,26 +160,32 @@ unsafe fn score_lanes<V: Vector, const NV: usize>(
     }
 }
 
-/// Scores [MR rows, 4 keys] of a matrix with rows of KEYS.
+/// Scores [MR rows, DOTS_KEYS keys] of a matrix with rows of KEYS.
 #[inline(always)]
 unsafe fn score_dots<V: Vector, const MR: usize>(
-    k: [*const f32; 4],
+    k: [*const f32; DOTS_KEYS],
+    v: [*const f32; DOTS_KEYS],
     q: *const f32,
     head_dim: usize,
     scores: *mut f32,
 ) {
     // SAFETY: `q` is [MR, head_dim], K rows are [head_dim], by the caller.
     unsafe {
-        let mut acc = [[V::splat(0.0); 4]; MR];
-        for i in (0..head_dim).step_by(V::LANES) {
-            let mut x = [V::splat(0.0); 4];
-            for key in 0..4 {
-                x[key] = V::load(k[key].add(i));
+        let mut acc = [[V::splat(0.0); DOTS_KEYS]; MR];
+        for line in (0..head_dim).step_by(CACHE_LINE) {
+            for row in v {
+                V::prefetch(row.wrapping_add(line));
             }
-            for row in 0..MR {
-                let y = V::load(q.add(row * head_dim + i));
-                for key in 0..4 {
-                    acc[row][key] = x[key].mul_add(y, acc[row][key]);
+            for i in (line..head_dim.min(line + CACHE_LINE)).step_by(V::LANES) {
+                let mut x = [V::splat(0.0); DOTS_KEYS];
+                for key in 0..DOTS_KEYS {
+                    x[key] = V::load(k[key].add(i));
+                }
+                for row in 0..MR {
+                    let y = V::load(q.add(row * head_dim + i));
+                    for key in 0..DOTS_KEYS {
+                        acc[row][key] = x[key].mul_add(y, acc[row][key]);
+                    }
                 }
             }
         }
@@ -232,41 +268,44 @@ unsafe fn softmax_row<V: Vector>(tile: &Tile, rows: &Rows, row: usize) {
 /// `scores + key * by_key + row * by_row`.
 #[inline(always)]
 unsafe fn mix<V: Vector>(tile: &Tile, rows: &Rows, by_key: usize, by_row: usize) {
-    let mut row = 0;
-    while row < rows.rows {
-        // SAFETY: row + MR stays within `rows`.
+    for row in (0..rows.rows).step_by(6) {
+        // SAFETY: row + MR stays within `rows`. Blocks keep 8 to 12 sums in registers.
         unsafe {
             match rows.rows - row {
-                1 => mix_rows::<V, 1>(tile, rows, row, by_key, by_row),
-                2 => mix_rows::<V, 2>(tile, rows, row, by_key, by_row),
-                _ => mix_rows::<V, 3>(tile, rows, row, by_key, by_row),
+                1 => mix_rows::<V, 1, 8>(tile, rows, row, by_key, by_row),
+                2 => mix_rows::<V, 2, 4>(tile, rows, row, by_key, by_row),
+                3 => mix_rows::<V, 3, 3>(tile, rows, row, by_key, by_row),
+                4 => mix_rows::<V, 4, 2>(tile, rows, row, by_key, by_row),
+                5 => mix_rows::<V, 5, 2>(tile, rows, row, by_key, by_row),
+                _ => mix_rows::<V, 6, 2>(tile, rows, row, by_key, by_row),
             }
         }
-        row += 3;
     }
 }
 
 #[inline(always)]
-unsafe fn mix_rows<V: Vector, const MR: usize>(
+unsafe fn mix_rows<V: Vector, const MR: usize, const NV: usize>(
     tile: &Tile,
     rows: &Rows,
     row: usize,
     by_key: usize,
     by_row: usize,
 ) {
-    let mut i = 0;
+    let (mut i, end) = (0, tile.head_dim);
     // SAFETY: i + NV * LANES stays within `head_dim`, a multiple of LANES.
     unsafe {
         let weights = rows.scores.add(row * by_row);
-        while i < tile.head_dim {
-            let at = (row, i);
-            match (tile.head_dim - i) / V::LANES {
-                1 => mix_block::<V, MR, 1>(tile, rows, at, weights, by_key, by_row),
-                2 => mix_block::<V, MR, 2>(tile, rows, at, weights, by_key, by_row),
-                3 => mix_block::<V, MR, 3>(tile, rows, at, weights, by_key, by_row),
-                _ => mix_block::<V, MR, 4>(tile, rows, at, weights, by_key, by_row),
-            }
-            i += 4 * V::LANES;
+        while i + NV * V::LANES <= end {
+            mix_block::<V, MR, NV>(tile, rows, (row, i), weights, by_key, by_row);
+            i += NV * V::LANES;
+        }
+        while NV > 2 && i + 2 * V::LANES <= end {
+            mix_block::<V, MR, 2>(tile, rows, (row, i), weights, by_key, by_row);
+            i += 2 * V::LANES;
+        }
+        while i < end {
+            mix_block::<V, MR, 1>(tile, rows, (row, i), weights, by_key, by_row);
+            i += V::LANES;
         }
     }
 }
@@ -281,6 +320,7 @@ unsafe fn mix_block<V: Vector, const MR: usize, const NV: usize>(
     by_key: usize,
     by_row: usize,
 ) {
+    let fetch = tile.fetch && row == 0;
     // SAFETY: the shapes in `Tile` and `Rows`, by the caller.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];
@@ -293,6 +333,12 @@ unsafe fn mix_block<V: Vector, const MR: usize, const NV: usize>(
         }
         for key in 0..tile.keys {
             let v = tile.v.add(*tile.offsets.add(key) + i);
+            if fetch {
+                let k = tile.k.wrapping_add(*tile.next.add(key) + i);
+                for line in (0..NV * V::LANES).step_by(CACHE_LINE) {
+                    V::prefetch(k.wrapping_add(line));
+                }
+            }
             let mut x = [V::splat(0.0); NV];
             for (j, vector) in x.iter_mut().enumerate() {
                 *vector = V::load(v.add(j * V::LANES));

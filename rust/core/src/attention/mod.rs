@@ -13,7 +13,10 @@ mod item;
 mod kernel;
 mod plan;
 mod pool;
+mod scratch;
 mod simd;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{AttentionError, CacheShape, Ragged};
 pub use item::Tensors;

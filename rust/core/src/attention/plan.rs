@@ -5,12 +5,13 @@
 //! bit for bit the same in any batch.
 
 use super::batch::Batch;
+use super::kernel::KEYS;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Positions of a span. Every context is computed span by span and the spans are folded in order.
-pub(super) const SPAN: usize = 512;
+pub(super) const SPAN: usize = 10 * KEYS;
 
 /// Rows of an item: a row is one query head at one position.
 pub(super) const TILE_ROWS: usize = 96;

@@ -53,6 +53,9 @@ pub(super) trait Vector: Copy {
     unsafe fn sum(self) -> f32;
     /// The largest lane.
     unsafe fn largest(self) -> f32;
+    /// Brings the cache line at `p` near; any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const f32) {}
 
     /// Writes the sums of four vectors to `p[0..4]`.
     #[inline(always)]
@@ -259,6 +262,11 @@ pub(super) mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn prefetch(p: *const f32) {
+            // SAFETY: see the module.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
+        }
+        #[inline(always)]
         unsafe fn store_sums(vectors: [Self; 4], p: *mut f32) {
             // SAFETY: see the module; `p` is good for four values, by the caller.
             unsafe {
@@ -345,6 +353,11 @@ pub(super) mod x86 {
         unsafe fn largest(self) -> f32 {
             // SAFETY: see the module.
             unsafe { _mm512_reduce_max_ps(self.0) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(p: *const f32) {
+            // SAFETY: see the module.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
         }
     }
 }
