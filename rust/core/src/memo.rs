@@ -217,7 +217,9 @@ mod tests {
     }
 
     #[test]
-    fn the_border_between_namespace_and_text_counts() {
+    fn namespace_text_and_the_border_between_them_count() {
+        assert!(MemoKey::new(b"a", "x") != MemoKey::new(b"b", "x"));
+        assert!(MemoKey::new(b"a", "x") != MemoKey::new(b"a", "y"));
         assert!(MemoKey::new(b"ab", "c") != MemoKey::new(b"a", "bc"));
         assert!(MemoKey::new(b"", "abc") != MemoKey::new(b"abc", ""));
     }

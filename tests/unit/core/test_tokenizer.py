@@ -245,13 +245,13 @@ def test_bytes_that_are_not_utf_8_are_replaced_as_python_does() -> None:
 def test_a_remembered_reply_gives_its_own_ids_under_its_namespace_only() -> None:
     tokenizer = small("byte-level")
     text = "The quick"
-    canonical = tokenizer.encode(text, b"other")
+    canonical = tokenizer.encode(text, b"tenant-b")
     letters = b"".join(tokenizer.encode(letter) for letter in text)
     assert letters != canonical
-    tokenizer.remember(b"tenant", text, letters)
-    assert tokenizer.encode(text, b"tenant") == letters
-    assert tokenizer.encode_many([text], b"tenant") == [letters]
-    assert tokenizer.encode(text, b"other") == canonical
+    tokenizer.remember(b"tenant-a", text, letters)
+    assert tokenizer.encode(text, b"tenant-a") == letters
+    assert tokenizer.encode_many([text], b"tenant-a") == [letters]
+    assert tokenizer.encode(text, b"tenant-b") == canonical
     assert tokenizer.encode(text) == canonical
 
 
