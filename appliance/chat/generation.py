@@ -75,19 +75,15 @@ class Generation:
             self.finish_reason = "cancelled"
             return
         try:
-            async with aclosing(self._engine.generate(self._request)) as events:
+            # Tokens whose text is held back were received, and seen by nobody.
+            stream = self._engine.generate(
+                self._request, seen_tokens=lambda: self._decoder.delivered_tokens
+            )
+            async with aclosing(stream) as events:
                 async for event in events:
-                    if isinstance(event, Admitted):
-                        self.admitted = event
-                        yield event
-                    elif isinstance(event, Tokens):
-                        delta = self._take(event)
-                        if delta is not None:
-                            yield delta
-                    else:
-                        rest = self._end(event)
-                        if rest is not None:
-                            yield rest
+                    delta = self._receive(event)
+                    if delta is not None:
+                        yield delta
                     if self.finish_reason is not None:
                         return
         except ApplianceError as error:
@@ -95,7 +91,7 @@ class Generation:
             self.failure = error
         finally:
             if self.finish_reason is None:
-                self.stop()
+                self._is_stopping = True
                 self.finish_reason = "cancelled"
 
     def stop(self) -> None:
@@ -123,6 +119,14 @@ class Generation:
             prefix_hit_tokens=0 if self.admitted is None else self.admitted.prefix_hit_tokens,
             new_tokens=count(bytes(self._generated)),
         )
+
+    def _receive(self, event: Admitted | Tokens | Finished) -> Admitted | Delta | None:
+        if isinstance(event, Admitted):
+            self.admitted = event
+            return event
+        if isinstance(event, Tokens):
+            return self._take(event)
+        return self._end(event)
 
     def _take(self, event: Tokens) -> Delta | None:
         if self._is_stopping:

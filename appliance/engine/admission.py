@@ -21,7 +21,7 @@ from appliance.errors import ContextLengthExceeded, InvalidRequest
 from appliance.wire.frames import Generate, Sampling
 
 LOGPROBS_MAX = 20
-STOP_TOKENS_MAX = 256
+STOP_TOKENS_MAX = 4096
 LOGIT_BIAS_MAX = 4096
 ADJUSTMENT_MAX = 1000.0
 """Bound of penalties and biases: far past any use, and no sum of them overflows a float32."""

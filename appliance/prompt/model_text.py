@@ -30,7 +30,11 @@ _TOKEN_VARIABLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelText:
-    """A model as text: how to encode, how to lay out messages, which tokens end a reply."""
+    """A model as text: how to encode, how to lay out messages, which tokens end a reply.
+
+    Every control token ends a reply: one that is not the format's own end begins a turn, which only
+    the format may do, and has no text that a reader could see.
+    """
 
     tokenizer: Tokenizer
     chat_format: ChatFormat
@@ -51,7 +55,8 @@ class ModelText:
         """
         tokenizer_path = directory / "tokenizer.json"
         try:
-            tokenizer = Tokenizer(tokenizer_path.read_bytes(), memo_bytes_max=memo_bytes_max)
+            tokenizer_json = tokenizer_path.read_bytes()
+            tokenizer = Tokenizer(tokenizer_json, memo_bytes_max=memo_bytes_max)
         except OSError as error:
             raise ModelError(f"{tokenizer_path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -68,7 +73,7 @@ class ModelText:
         )
         if chat_format.fallback_reason is not None:
             log.warning("generic_chat_format", extra={"reason": chat_format.fallback_reason})
-        stop = _stop_tokens(directory, settings, tokenizer)
+        stop = _stop_tokens(directory, settings, tokenizer) | _control_tokens(tokenizer_json)
         if chat_format.end_token is not None:
             stop.add(chat_format.end_token)
         return cls(tokenizer=tokenizer, chat_format=chat_format, stop_token_ids=tuple(sorted(stop)))
@@ -122,6 +127,21 @@ def _token_texts(settings: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             texts[name] = value
     return texts
+
+
+class _AddedToken(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    special: bool = False
+
+
+class _AddedTokens(msgspec.Struct, frozen=True, kw_only=True):
+    added_tokens: list[_AddedToken] = []
+
+
+def _control_tokens(tokenizer_json: bytes) -> set[int]:
+    """Ids that `tokenizer.json` calls special."""
+    added = msgspec.json.decode(tokenizer_json, type=_AddedTokens).added_tokens
+    return {token.id for token in added if token.special}
 
 
 def _stop_tokens(directory: Path, settings: Mapping[str, Any], tokenizer: Tokenizer) -> set[int]:

@@ -12,7 +12,7 @@ import itertools
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -111,11 +111,14 @@ class EngineClient:
             await self._is_ready.wait()
         return hello
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(
+        self, request: Generate, *, seen_tokens: Callable[[], int] | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Send a request and yield its events, `Finished` last.
 
         Closed early (or its task cancelled), the request is cancelled in the engine, once; of the
-        reply, the tokens yielded so far stay cached, unless `cancel` said otherwise before. Raises
+        reply, `seen_tokens()` tokens stay cached (those yielded so far when it is None), unless
+        `cancel` said otherwise before. Raises
         EngineUnavailable when no engine is connected or the connection is lost, Overloaded when the
         engine reads nothing, Conflict when the request_id is in use.
         """
@@ -128,7 +131,7 @@ class EngineClient:
                 if isinstance(event, Finished):
                     return
         finally:
-            link.finish(request.request_id)
+            link.finish(request.request_id, None if seen_tokens is None else seen_tokens())
 
     def cancel(self, request_id: str, keep_tokens: int) -> None:
         """Stop a request, keeping the first `keep_tokens` of its reply in the cache.
@@ -317,9 +320,10 @@ class _Link(asyncio.Protocol):
             pending.is_cancelled = True
             self._send(Cancel(request_id=request_id, keep_tokens=keep_tokens))
 
-    def finish(self, request_id: str) -> None:
-        """Nobody reads this request any more."""
-        self.cancel(request_id, self._requests[request_id].yielded_tokens)
+    def finish(self, request_id: str, keep_tokens: int | None) -> None:
+        """Nobody reads this request any more; None keeps the tokens that were read."""
+        read_tokens = self._requests[request_id].yielded_tokens
+        self.cancel(request_id, read_tokens if keep_tokens is None else keep_tokens)
         if not self._requests.pop(request_id).is_finished:
             self._ending.add(request_id)
 

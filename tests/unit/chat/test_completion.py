@@ -211,6 +211,33 @@ async def test_a_client_that_leaves_cancels_keeping_what_it_was_given(
     assert await cancelled(engine) == [3]
 
 
+async def test_tokens_that_were_held_back_are_not_kept_when_the_client_leaves(
+    completions: Completions, engine: ScriptedEngine, vocabulary: Vocabulary
+) -> None:
+    # The second token may begin the stop string: its text waits, and was never seen.
+    engine.script = vocabulary.script("ABC", "DEF", "G", forever=False, token_s=0.1)
+    events = completions.run(
+        tenant="anna", messages=ASK, params=GenerationParams(stop=("DEFGHIJ",))
+    )
+    given: list[Delta] = []
+
+    async def take() -> None:
+        async for event in events:
+            if isinstance(event, Delta):
+                given.append(event)
+
+    reader = asyncio.create_task(take())
+    async with asyncio.timeout(5):
+        while not given:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.15)
+    reader.cancel()
+    await asyncio.wait([reader])
+    await events.aclose()
+    assert [delta.text for delta in given] == ["ABC"]
+    assert await cancelled(engine) == [1]
+
+
 async def cancelled(engine: ScriptedEngine) -> list[int]:
     """How many tokens of the reply the engine was told to keep."""
     async with asyncio.timeout(5):

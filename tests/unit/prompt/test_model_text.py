@@ -27,7 +27,7 @@ def directory(path: Path, **files: Any) -> Path:
     return path
 
 
-def test_the_stop_tokens_of_all_files_count(tmp_path: Path) -> None:
+def test_the_stop_tokens_of_all_files_and_every_control_token_end_a_reply(tmp_path: Path) -> None:
     loaded = ModelText.load(
         directory(
             tmp_path,
@@ -36,7 +36,7 @@ def test_the_stop_tokens_of_all_files_count(tmp_path: Path) -> None:
         ),
         now=NOW,
     )
-    assert loaded.stop_token_ids == (0, 2, 5)
+    assert loaded.stop_token_ids == (0, 1, 2, 5)
     assert loaded.chat_format.fallback_reason is None
     assert loaded.vocab_size == len(tokenizer_json()["model"]["vocab"])
 
@@ -58,7 +58,7 @@ def test_the_default_of_several_named_templates_is_taken(tmp_path: Path) -> None
 def test_a_model_without_a_template_says_so_and_chats_all_the_same(tmp_path: Path) -> None:
     loaded = ModelText.load(directory(tmp_path, tokenizer_config={}), now=NOW)
     assert "no chat template" in (loaded.chat_format.fallback_reason or "")
-    assert loaded.stop_token_ids == (2,)
+    assert loaded.stop_token_ids == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
