@@ -31,16 +31,16 @@ demo: install ## chat with a real small model on this machine (PORT=N picks the 
 	$(BIN)/appliance demo $(DEMO_FLAGS)
 
 test: install ## run every test
-	cargo test --workspace --locked --release
+	cargo test --workspace --locked --profile optimized-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 lint: install ## formatters, linters and type checkers
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked --release -- -D warnings
+	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(BIN)/ruff format --check appliance tests bench
 	$(BIN)/ruff check appliance tests bench
 	$(BIN)/mypy
-	$(BIN)/stubtest appliance._core
+	$(BIN)/python -m mypy.stubtest appliance._core
 
 bench: install ## the measurements of bench/RESULTS.md
 	$(BIN)/python -m bench.first_token

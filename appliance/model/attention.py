@@ -109,8 +109,12 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             members, new = group.token_rows.shape
             query = q[group.token_rows].view(members, new, kv_heads, queries_per_key, head_dim)
             query = query.permute(0, 2, 3, 1, 4).reshape(members, kv_heads, -1, head_dim)
+            # What a masked row holds still counts where it is not finite, and a page that was used
+            # before may hold anything past the context.
             keys = k_cache[group.page_table].transpose(1, 2).flatten(2, 3)
+            keys = keys.masked_fill(group.unwritten, 0.0)
             values = v_cache[group.page_table].transpose(1, 2).flatten(2, 3)
+            values = values.masked_fill(group.unwritten, 0.0)
             mask = group.mask.repeat(1, 1, queries_per_key, 1)
             result = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             result = result.view(members, kv_heads, queries_per_key, new, head_dim)
@@ -124,7 +128,8 @@ class _Group:
     """Index tensors of sequences that have the same number of new tokens.
 
     token_rows: int64 [members, new]; page_table: int64 [members, pages], short ones padded with
-    page 0; mask: bool [members, 1, new, pages * page_size], True where a query may look.
+    page 0; mask: bool [members, 1, new, pages * page_size], True where a query may look; unwritten:
+    bool [members, 1, pages * page_size, 1], True past the end of a context.
     """
 
     def __init__(
@@ -147,6 +152,8 @@ class _Group:
         query_positions = torch.tensor([list(row) for row in last_positions], device=device)
         key_positions = torch.arange(pages * page_size, device=device)
         self.mask = key_positions <= query_positions[:, None, :, None]
+        lengths = torch.tensor([contexts[member] for member in members], device=device)
+        self.unwritten = (key_positions >= lengths[:, None])[:, None, :, None]
 
 
 def _by_new_tokens(batch: StepBatch) -> list[list[int]]:

@@ -82,7 +82,8 @@ def test_everything_stops_and_starts_again_with_its_chats(own_box: Box) -> None:
     own_box.send(conversation, "Hello!", max_tokens=8)
     children = psutil.Process(own_box.process.pid).children(recursive=True)
     assert stop_box(own_box) == 0
-    assert not [child for child in children if child.is_running()]
+    # A zombie has ended; who reaps it is the machine's affair.
+    assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
     again = start_box(own_box.data_dir)
     try:
         stored = again.request("GET", f"/api/conversations/{conversation}")

@@ -98,3 +98,22 @@ def batch_of(lengths: list[tuple[int, int]], tables: list[list[int]], page_size:
         page_starts=pack(accumulate((len(table) for table in tables), initial=0)),
         logit_rows=torch.tensor([0]),
     )
+
+
+@pytest.mark.parametrize("backend", [cpu_attention, torch_attention])
+def test_what_an_earlier_sequence_left_in_a_page_is_not_seen(backend: Backend) -> None:
+    config = parse_config(tiny_model().config, {}, "config.json")
+    batch = batch_of([(2, 1), (0, 6)], [[3], [1, 2]], 4)
+    random = torch.Generator().manual_seed(1)
+    outputs = []
+    for left_over in (0.0, float("nan")):
+        cache = KVCache(config, pages=4, page_size=4, device=torch.device("cpu"))
+        cache.data.fill_(left_over)
+        cache.data[:, :, 3, :, :2] = 0.5
+        random.manual_seed(1)
+        q, k, v = (
+            torch.randn(batch.tokens, heads, config.head_dim, generator=random)
+            for heads in (config.heads, config.kv_heads, config.kv_heads)
+        )
+        outputs.append(backend(batch, cache, config.heads)(0, q, k, v))
+    assert torch.equal(outputs[0], outputs[1])
