@@ -14,7 +14,7 @@ install: $(VENV)/.installed ## make .venv with everything in it
 
 $(VENV)/bin/uv:
 	@command -v $(PYTHON) >/dev/null || { echo "appliance needs $(PYTHON) on the PATH (or: make PYTHON=/path/to/python3.11 …)"; exit 2; }
-	@command -v cargo >/dev/null || { echo "appliance needs cargo (Rust 1.85 or newer) on the PATH"; exit 2; }
+	@command -v cargo >/dev/null || { echo "appliance needs cargo (Rust 1.90 or newer) on the PATH"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 
@@ -42,7 +42,7 @@ lint: install ## formatters, linters and type checkers
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest appliance._core
 
-bench: install ## the measurements of bench/RESULTS.md
+bench: install ## measure the running demo (bench/RESULTS.md keeps the figures)
 	$(BIN)/python -m bench.first_token
 
 clean: ## remove what install and test made

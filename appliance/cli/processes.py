@@ -25,6 +25,7 @@ from appliance.errors import ConfigError
 SOCKET_PATH_BYTES_MAX = 107
 """The longest address of a unix socket, sun_path in unix(7)."""
 
+SERVER_STOP_S = 10.0
 ENGINE_STOP_S = 10.0
 DATABASE_STOP_S = 30.0
 READY_POLL_S = 0.1
@@ -94,7 +95,8 @@ def _children(
             name="server",
             start=start_server,
             stop_signal=signal.SIGTERM,
-            stop_after_s=config.server.drain_s + 5,
+            # Streams drain, then finished turns are still being stored while the database is away.
+            stop_after_s=config.server.drain_s + config.database.write_retry_s + SERVER_STOP_S,
         ),
         Child(
             name="engine",

@@ -1,6 +1,6 @@
 """The supervisor starts the processes of one box, restarts those that die, and stops all in order.
 
-Owns: the child processes and the listening socket. Never: serves a request or loads a model.
+Owns: the child processes. Never: serves a request or loads a model.
 """
 
 from __future__ import annotations
