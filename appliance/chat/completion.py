@@ -11,16 +11,16 @@ from contextlib import aclosing
 from uuid import UUID, uuid4
 
 from appliance.chat.events import Event, TurnDone, TurnStarted
-from appliance.chat.generation import Generation, remember
+from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.prompting import context_tokens, off_loop, room_for_reply
+from appliance.chat.reply import Reply, remember
 from appliance.errors import ContextLengthExceeded, InvalidRequest
 from appliance.prompt.chat_format import End
 from appliance.prompt.messages import ChatMessage, Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.render import render
-from appliance.prompt.roles import STRICT, RoleSettings, adapted
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import Admitted
 
@@ -34,13 +34,11 @@ class Completions:
         engine: EngineClient,
         model: ModelText,
         limits: ChatLimits,
-        roles: RoleSettings = STRICT,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
         self._engine = engine
         self._model = model
         self._limits = limits
-        self._roles = roles
         self._new_id = new_id
 
     async def run(
@@ -87,13 +85,10 @@ class Completions:
                     yield event
         if generation.failure is not None:
             raise generation.failure
-        assert generation.finish_reason is not None
-        self._remember(tenant, messages, generation, end)
+        reply = generation.reply()
+        self._remember(tenant, messages, reply, end)
         yield TurnDone(
-            finish_reason=generation.finish_reason,
-            text=generation.text,
-            usage=generation.usage(prompt.tokens),
-            message=None,
+            finish_reason=reply.finish_reason, text=reply.text, usage=reply.usage, message=None
         )
 
     async def _prompt(self, tenant: str, messages: Sequence[ChatMessage], end: End) -> Prompt:
@@ -112,11 +107,7 @@ class Completions:
         ]
         chat_format = self._model.chat_format
 
-        def build() -> Prompt:
-            taken = adapted(prompt_messages, chat_format.accepts, self._roles)
-            return render(chat_format, taken, end)
-
-        return await off_loop(chars, build)
+        return await off_loop(chars, lambda: render(chat_format, prompt_messages, end))
 
     def _check_size(self, messages: Sequence[ChatMessage], chars: int) -> None:
         if len(messages) > self._limits.messages_max:
@@ -132,12 +123,12 @@ class Completions:
             )
 
     def _remember(
-        self, tenant: str, messages: Sequence[ChatMessage], generation: Generation, end: End
+        self, tenant: str, messages: Sequence[ChatMessage], reply: Reply, end: End
     ) -> None:
         tokenizer = self._model.tokenizer
         namespace = tenant_namespace(tenant)
-        text, token_ids = generation.text, generation.token_ids
-        if end is End.CONTINUE:
+        text, token_ids = reply.text, reply.token_ids
+        if end is End.CONTINUE and token_ids is not None:
             begun = messages[-1].content
             text, token_ids = begun + text, tokenizer.encode(begun, namespace) + token_ids
         remember(tokenizer, namespace, text, token_ids)

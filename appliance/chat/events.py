@@ -10,7 +10,6 @@ from typing import TypeAlias
 from uuid import UUID
 
 from appliance.store.records import Message
-from appliance.tokens import TokenIds
 from appliance.wire.frames import FinishReason, TokenLogprobs
 
 
@@ -41,14 +40,9 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """More text of the reply, never empty except when it only carries `logprobs`.
-
-    `token_ids` are the ids that arrived since the last Delta; the text of the last few may follow
-    in the next one.
-    """
+    """More text of the reply, never empty except when it only carries `logprobs`."""
 
     text: str
-    token_ids: TokenIds
     logprobs: tuple[TokenLogprobs, ...]
 
 

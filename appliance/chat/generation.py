@@ -10,20 +10,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from appliance import errors
-from appliance._core import StreamDecoder, Tokenizer
+from appliance._core import StreamDecoder
 from appliance.chat.events import Delta, Usage
 from appliance.chat.params import GenerationParams
-from appliance.errors import ApplianceError, GenerationFailed, InsufficientMemory
+from appliance.chat.reply import Reply, ids_of
+from appliance.errors import ApplianceError, GenerationFailed
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
-from appliance.tokens import TokenIds, count, head, unpack
+from appliance.tokens import count, head
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import Admitted, Finished, FinishReason, Generate, TokenLogprobs, Tokens
 
 _ERRORS: dict[str, type[ApplianceError]] = {
     kind.code: kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, ApplianceError)
+    if isinstance(kind, type) and issubclass(kind, ApplianceError) and kind is not ApplianceError
 }
 
 
@@ -44,6 +45,7 @@ class Generation:
         new_tokens_max: int,
     ) -> None:
         self._engine = engine
+        self._prompt_tokens = prompt.tokens
         self._tokenizer = model.tokenizer
         self._decoder = StreamDecoder(
             model.tokenizer, stop=(*params.stop, *model.chat_format.stop_strings)
@@ -58,7 +60,6 @@ class Generation:
             closing=prompt.closing,
         )
         self._generated = bytearray()
-        self._undelivered = bytearray()
         self._delivered: list[str] = []
         self._is_stopping = False
         self._is_complete = False
@@ -99,25 +100,25 @@ class Generation:
         self._is_stopping = True
         self._engine.cancel(self._request.request_id, self._decoder.delivered_tokens)
 
-    @property
-    def text(self) -> str:
-        """The text delivered so far."""
-        return "".join(self._delivered)
+    def reply(self) -> Reply:
+        """The reply as it was delivered. Costs a decoding: call it once, when `run` has ended.
 
-    @property
-    def token_ids(self) -> TokenIds:
-        """Ids of exactly `text`: those generated, where they decode to it, else its encoding."""
+        Its ids are those generated where they say exactly its text, else its encoding. Tokens of a
+        stop string were generated and count in its usage.
+        """
+        assert self.finish_reason is not None
+        text = "".join(self._delivered)
         generated = bytes(self._generated)
-        if not self._is_complete:
-            generated = head(generated, self._decoder.delivered_tokens)
-        return ids_of(self._tokenizer, self.text, generated)
-
-    def usage(self, prompt_tokens: int) -> Usage:
-        """Counts so far; tokens of a stop string were generated and count."""
-        return Usage(
-            prompt_tokens=prompt_tokens,
-            prefix_hit_tokens=0 if self.admitted is None else self.admitted.prefix_hit_tokens,
-            new_tokens=count(bytes(self._generated)),
+        kept = generated if self._is_complete else head(generated, self._decoder.delivered_tokens)
+        return Reply(
+            text=text,
+            token_ids=ids_of(self._tokenizer, text, kept),
+            finish_reason=self.finish_reason,
+            usage=Usage(
+                prompt_tokens=self._prompt_tokens,
+                prefix_hit_tokens=0 if self.admitted is None else self.admitted.prefix_hit_tokens,
+                new_tokens=count(generated),
+            ),
         )
 
     def _receive(self, event: Admitted | Tokens | Finished) -> Admitted | Delta | None:
@@ -136,7 +137,6 @@ class Generation:
         if self._decoder.stopped:
             self.finish_reason = "stop"
             self._engine.cancel(self._request.request_id, self._decoder.delivered_tokens)
-        self._undelivered += event.token_ids
         return self._deliver(text, tuple(event.logprobs or ()))
 
     def _end(self, event: Finished) -> Delta | None:
@@ -155,34 +155,10 @@ class Generation:
         if not text and not logprobs:
             return None
         self._delivered.append(text)
-        token_ids = bytes(self._undelivered)
-        self._undelivered.clear()
-        return Delta(text=text, token_ids=token_ids, logprobs=logprobs)
+        return Delta(text=text, logprobs=logprobs)
 
 
 def _failure(event: Finished) -> ApplianceError:
-    """The engine's failure in words for the caller; what broke inside stays in the engine's log."""
+    """The failure's class by its code; the door decides what of the message a client may read."""
     kind = _ERRORS.get(event.error_code or "", GenerationFailed)
-    if issubclass(kind, InsufficientMemory):
-        return kind("the engine ran out of memory on this request")
-    if issubclass(kind, GenerationFailed) or not event.error_message:
-        return kind("the engine failed on this request")
-    return kind(event.error_message)
-
-
-def ids_of(tokenizer: Tokenizer, text: str, generated: TokenIds) -> TokenIds:
-    """`generated` where the ids say exactly `text` and hold no control token, else its encoding.
-
-    A control token adds no text: a reply that holds one must not come back in a later prompt.
-    """
-    if all(tokenizer.token_bytes(token_id) for token_id in unpack(generated)) and (
-        tokenizer.decode(generated) == text
-    ):
-        return generated
-    return tokenizer.encode(text)
-
-
-def remember(tokenizer: Tokenizer, namespace: bytes, text: str, token_ids: TokenIds) -> None:
-    """Let this text, sent back by a client of the same namespace, become the ids generated."""
-    if text and tokenizer.decode(token_ids) == text:
-        tokenizer.remember(namespace, text, token_ids)
+    return kind(event.error_message or kind.code)

@@ -10,8 +10,8 @@ from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.store.records import Message
 
-TITLE_WORDS_MAX = 8
-TITLE_CHARS_MAX = 60
+AUTO_TITLE_WORDS_MAX = 8
+AUTO_TITLE_CHARS_MAX = 60
 
 
 def system_message(character: Character) -> PromptMessage | None:
@@ -64,7 +64,7 @@ def prompt_messages(
 def title_of(text: str) -> str:
     """A conversation's title: the first words of its first message."""
     words = text.split()
-    title = " ".join(words[:TITLE_WORDS_MAX])
-    if len(title) > TITLE_CHARS_MAX:
-        title = title[: TITLE_CHARS_MAX - 1].rstrip()
+    title = " ".join(words[:AUTO_TITLE_WORDS_MAX])
+    if len(title) > AUTO_TITLE_CHARS_MAX:
+        title = title[: AUTO_TITLE_CHARS_MAX - 1].rstrip()
     return title + "…" if len(title) < len(" ".join(words)) else title

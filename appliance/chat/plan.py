@@ -15,6 +15,7 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.errors import InvalidRequest, NotFound
 from appliance.prompt.characters import Characters
+from appliance.prompt.contents import encode_content
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
@@ -88,7 +89,9 @@ class Planner:
                     return stored
         tokenizer = self.model.tokenizer
         namespace = tenant_namespace(tenant)
-        token_ids = await off_loop(len(text), lambda: tokenizer.encode(text, namespace))
+        token_ids = await off_loop(
+            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
+        )
         user = NewMessage(
             message_id=self.new_id(),
             role="user",

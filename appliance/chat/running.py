@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 from uuid import UUID
 
@@ -17,7 +18,10 @@ Key: TypeAlias = tuple[str, UUID]
 
 
 class RunningTurn:
-    """A claim on a conversation, from before its prompt is built until its reply is stored."""
+    """A claim on a conversation, from before its prompt is built until its reply is stored.
+
+    Who deletes from the conversation holds such a claim too, without a generation.
+    """
 
     def __init__(self) -> None:
         self._generation: Generation | None = None
@@ -58,10 +62,25 @@ class RunningTurns:
             async with asyncio.timeout(ENDING_WAIT_S_MAX):
                 while (running := self._turns.get(key)) is not None and running.is_ending:
                     await running.wait_released()
-        if key in self._turns:
-            raise Conflict("a turn of this conversation is already running")
-        claimed = self._turns[key] = RunningTurn()
-        return claimed
+        return self._taken(key)
+
+    @asynccontextmanager
+    async def none_of(self, key: Key) -> AsyncIterator[None]:
+        """Hold a conversation while no turn of it runs: one that does is stopped and waited for.
+
+        Turns that come meanwhile wait. Raises Conflict when the running one is not stored in time.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENDING_WAIT_S_MAX):
+                # A turn that also waited may have been first to take the place of the one that ended.
+                while (running := self._turns.get(key)) is not None:
+                    running.stop()
+                    await running.wait_released()
+        self._taken(key).is_ending = True
+        try:
+            yield
+        finally:
+            self.release(key)
 
     def release(self, key: Key) -> None:
         """Give a claim back."""
@@ -87,3 +106,9 @@ class RunningTurns:
 
     def __len__(self) -> int:
         return len(self._turns)
+
+    def _taken(self, key: Key) -> RunningTurn:
+        if key in self._turns:
+            raise Conflict("a turn of this conversation is already running")
+        claimed = self._turns[key] = RunningTurn()
+        return claimed

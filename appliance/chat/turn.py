@@ -10,22 +10,24 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
-from appliance.chat.generation import Generation, ids_of, remember
+from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Plan, Planner
 from appliance.chat.prompting import context_tokens, room_for_reply
+from appliance.chat.reply import Reply, encoding_of, remember
 from appliance.chat.running import Key, RunningTurns
 from appliance.prompt.characters import Characters
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, FinishedTurn, NewMessage, StoredTurn
+from appliance.store.records import FinishedTurn, NewMessage, StoredTurn
 from appliance.store.text import storable
 from appliance.tokens import count
 from appliance.wire.client import EngineClient
@@ -37,6 +39,14 @@ CLOSE_WAIT_S = 5.0
 """How long stopped turns may take to be stored; one that nobody reads any more is not waited for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Storing:
+    """A reply, and the task that stores it."""
+
+    reply: Reply
+    task: asyncio.Task[StoredTurn]
+
+
 class Turns:
     """Turns of stored conversations; one at a time in each. Safe to share between all requests."""
 
@@ -44,6 +54,7 @@ class Turns:
         self,
         *,
         ledger: Ledger,
+        running: RunningTurns,
         engine: EngineClient,
         model: ModelText,
         characters: Characters,
@@ -53,9 +64,7 @@ class Turns:
         self._ledger = ledger
         self._engine = engine
         self._model = model
-        self._characters = characters
         self._limits = limits
-        self._new_id = new_id
         self._planner = Planner(
             ledger=ledger,
             engine=engine,
@@ -64,36 +73,8 @@ class Turns:
             limits=limits,
             new_id=new_id,
         )
-        self._running = RunningTurns()
-        self._storing: set[asyncio.Task[StoredTurn]] = set()
-
-    async def open(
-        self, *, tenant: str, title: str = "", character: str | None = None
-    ) -> Conversation:
-        """A new conversation, with the character's greeting as its first message if it has one.
-
-        Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
-        """
-        chosen = self._characters.get(character)
-        conversation = await self._ledger.create(
-            tenant, self._new_id(), title=title, character=chosen.id
-        )
-        if not chosen.greeting:
-            return conversation
-        greeting = NewMessage(
-            message_id=self._new_id(), role="assistant", text=chosen.greeting, finish_reason="stop"
-        )
-        await self._ledger.append_turn(
-            FinishedTurn(
-                turn_key=self._new_id(),
-                tenant=tenant,
-                conversation_id=conversation.conversation_id,
-                parent_id=None,
-                user=None,
-                assistant=greeting,
-            )
-        )
-        return await self._ledger.get(tenant, conversation.conversation_id)
+        self._running = running
+        self._tasks: set[asyncio.Task[StoredTurn]] = set()
 
     def send(
         self,
@@ -165,7 +146,7 @@ class Turns:
     async def close(self) -> None:
         """Stop every running turn and wait until all that was delivered is stored."""
         await self._running.stop_all(CLOSE_WAIT_S)
-        await asyncio.gather(*self._storing, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _stream(
         self,
@@ -173,8 +154,14 @@ class Turns:
         decide: Callable[[], Awaitable[Plan | StoredTurn]],
         params: GenerationParams,
     ) -> AsyncGenerator[Event, None]:
-        storing: asyncio.Task[StoredTurn] | None = None
+        """The events of one turn, under a claim on its conversation.
+
+        The claim goes with the task that stores the turn, which gives it back when that is done,
+        whether this generator still waits for it or its client left. Without such a task (refused,
+        replayed, failed before the engine took it) it is given back here.
+        """
         running = await self._running.claim(key)
+        storing: _Storing | None = None
         try:
             plan = await decide()
             if isinstance(plan, StoredTurn):
@@ -196,26 +183,24 @@ class Turns:
                 # Also when the client left: what it was given is stored, whoever still waits for it.
                 if started or generation.failure is None:
                     running.is_ending = True
-                    storing = self._store(plan, generation)
-            # The store task outlives this one when the client leaves now.
-            stored = None if storing is None else await asyncio.shield(storing)
+                    storing = self._store(key, plan, generation.reply())
+            # The task outlives this generator when the client leaves now.
+            stored = None if storing is None else await asyncio.shield(storing.task)
             if generation.failure is not None:
                 raise generation.failure
+            assert storing is not None
             assert stored is not None
-            assert generation.finish_reason is not None
             if not started:
                 yield _started(plan, None)
             yield TurnDone(
-                finish_reason=generation.finish_reason,
-                text=generation.text,
-                usage=generation.usage(plan.prompt.tokens),
+                finish_reason=storing.reply.finish_reason,
+                text=storing.reply.text,
+                usage=storing.reply.usage,
                 message=stored.assistant,
             )
         finally:
-            if storing is None or storing.done():
+            if storing is None:
                 self._running.release(key)
-            else:
-                storing.add_done_callback(lambda _: self._running.release(key))
 
     def _generation(self, plan: Plan, params: GenerationParams) -> Generation:
         context = context_tokens(self._engine)
@@ -230,21 +215,20 @@ class Turns:
             ),
         )
 
-    def _store(self, plan: Plan, generation: Generation) -> asyncio.Task[StoredTurn]:
-        """Append the turn in a task of its own, which no client can cancel."""
+    def _store(self, key: Key, plan: Plan, reply: Reply) -> _Storing:
+        """Append the turn in a task of its own, which no client can cancel and which owns the claim."""
         tokenizer = self._model.tokenizer
-        remember(tokenizer, tenant_namespace(plan.tenant), generation.text, generation.token_ids)
-        text = storable(generation.text)
-        usage = generation.usage(plan.prompt.tokens)
-        reply = NewMessage(
+        remember(tokenizer, tenant_namespace(plan.tenant), reply.text, reply.token_ids)
+        text = storable(reply.text)
+        assistant = NewMessage(
             message_id=plan.assistant_id,
             role="assistant",
             text=text,
-            token_ids=ids_of(tokenizer, text, generation.token_ids),
+            token_ids=reply.token_ids if text == reply.text else encoding_of(tokenizer, text),
             tokenizer=tokenizer.fingerprint,
-            finish_reason=generation.finish_reason,
-            prompt_tokens=usage.prompt_tokens,
-            prefix_hit_tokens=usage.prefix_hit_tokens,
+            finish_reason=reply.finish_reason,
+            prompt_tokens=reply.usage.prompt_tokens,
+            prefix_hit_tokens=reply.usage.prefix_hit_tokens,
         )
         turn = FinishedTurn(
             turn_key=plan.turn_key,
@@ -252,20 +236,29 @@ class Turns:
             conversation_id=plan.conversation_id,
             parent_id=plan.parent_id,
             user=plan.user,
-            assistant=reply,
+            assistant=assistant,
             title=plan.title,
             anchor_id=plan.anchor_id,
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
-        self._storing.add(task)
-        task.add_done_callback(self._stored)
-        return task
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._stored, key, plan))
+        return _Storing(reply=reply, task=task)
 
-    def _stored(self, task: asyncio.Task[StoredTurn]) -> None:
-        self._storing.discard(task)
+    def _stored(self, key: Key, plan: Plan, task: asyncio.Task[StoredTurn]) -> None:
+        self._tasks.discard(task)
+        self._running.release(key)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("turn_not_stored", extra={"error": type(error).__name__})
+            log.error(
+                "turn_not_stored",
+                extra={
+                    "error": type(error).__name__,
+                    "conversation_id": str(plan.conversation_id),
+                    "turn_id": str(plan.turn_key),
+                    "engine_request_id": str(plan.assistant_id),
+                },
+            )
 
 
 def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
@@ -280,7 +273,10 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
 
 
 def _replayed(stored: StoredTurn) -> list[Event]:
-    """The events of a turn that was stored before, as if it ran again."""
+    """The events of a turn that was stored before, as if it ran again.
+
+    Tokens that ended the reply are not stored: `new_tokens` counts those of the text.
+    """
     reply = stored.assistant
     usage = Usage(
         prompt_tokens=reply.prompt_tokens or 0,
@@ -288,14 +284,14 @@ def _replayed(stored: StoredTurn) -> list[Event]:
         new_tokens=count(reply.token_ids or b""),
     )
     started = TurnStarted(
-        turn_id=reply.message_id,
+        turn_id=stored.turn_key,
         user_message_id=None if stored.user is None else stored.user.message_id,
         assistant_message_id=reply.message_id,
         prompt_tokens=usage.prompt_tokens,
         prefix_hit_tokens=usage.prefix_hit_tokens,
         messages_dropped=0,
     )
-    text = [Delta(text=reply.text, token_ids=reply.token_ids or b"", logprobs=())]
+    text = [Delta(text=reply.text, logprobs=())]
     done = TurnDone(
         finish_reason=cast(FinishReason, reply.finish_reason or "stop"),
         text=reply.text,

@@ -21,22 +21,18 @@ FILE_BYTES_MAX = 256 * 1024
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 
 
-class SampleExchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a message to the character and its reply could look like; shown, never sent."""
-
-    user: str
-    reply: str
-
-
 class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One character. An empty `system` leaves the model's own default; `greeting` opens a chat."""
+    """One character. An empty `system` leaves the model's own default; `greeting` opens a chat.
+
+    `suggestions` are messages that a reader may begin with.
+    """
 
     id: str
     name: str
     description: str = ""
     system: str = ""
     greeting: str = ""
-    sample: tuple[SampleExchange, ...] = ()
+    suggestions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

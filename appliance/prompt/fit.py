@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from appliance.errors import ContextLengthExceeded
 from appliance.prompt import roles
 from appliance.prompt.chat_format import ChatFormat, End
+from appliance.prompt.contents import encode_contents
 from appliance.prompt.messages import Prompt, PromptMessage, Role
 from appliance.prompt.render import render
 from appliance.prompt.truncate import Turn, Window, first_kept
@@ -34,9 +35,9 @@ def fit(
 ) -> Fitted:
     """The prompt for a reply to the last message of `history`, cut at a turn boundary.
 
-    A strict format gets the messages merged and folded (`roles.LENIENT`), so that every stored
+    A strict format gets the messages merged and folded (`roles`), so that every stored
     conversation can go on. Raises ContextLengthExceeded when the system text and the newest message
-    do not fit.
+    do not fit, InvalidRequest for a content that cannot be encoded.
     """
     front = [] if system is None else _with_ids(chat_format, [system])
     known = _with_ids(chat_format, history)
@@ -45,7 +46,7 @@ def fit(
     protected = [(message.name, _tokens(chat_format, message)) for message in front]
     kept = first_kept(turns, [*protected, ("reply header", header)], window)
     dropped = starts[kept] if starts else 0
-    messages = roles.adapted([*front, *known[dropped:]], chat_format.accepts, roles.LENIENT)
+    messages = roles.adapted([*front, *known[dropped:]], chat_format.accepts)
     prompt = render(chat_format, messages, End.REPLY)
     if prompt.tokens >= window.limit:
         raise ContextLengthExceeded(
@@ -63,8 +64,8 @@ def _with_ids(
         if message.token_ids is None:
             missing.setdefault(message.namespace, []).append(index)
     for namespace, indices in missing.items():
-        texts = [messages[index].content for index in indices]
-        found = chat_format.tokenizer.encode_many(texts, namespace)
+        named = [(messages[index].name, messages[index].content) for index in indices]
+        found = encode_contents(chat_format.tokenizer, named, namespace)
         for index, token_ids in zip(indices, found, strict=True):
             result[index] = replace(messages[index], token_ids=token_ids)
     return result

@@ -40,11 +40,6 @@ class ModelText:
     chat_format: ChatFormat
     stop_token_ids: tuple[int, ...]
 
-    @property
-    def vocab_size(self) -> int:
-        """How many token ids the tokenizer knows."""
-        return self.tokenizer.vocab_size
-
     @classmethod
     def load(
         cls, directory: Path, *, now: datetime, memo_bytes_max: int = MEMO_BYTES_MAX

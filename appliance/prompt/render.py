@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from appliance.errors import InvalidRequest
 from appliance.prompt.chat_format import ChatFormat, End
+from appliance.prompt.contents import encode_contents
 from appliance.prompt.messages import Part, Prompt, PromptMessage, Zone
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.probe import Placement
@@ -22,7 +23,8 @@ def render(chat_format: ChatFormat, messages: Sequence[PromptMessage], end: End)
     private message on, every token belongs to the namespace of the latest private one. A prompt that
     begins with private text is private from its first token: even the format's own words would tell
     one tenant, by a hit, that another was here. Raises InvalidRequest when there are no
-    messages, the format refuses their roles, or the last is no reply that could be continued.
+    messages, the format refuses their roles, a content cannot be encoded, or the last is no reply
+    that could be continued.
     """
     if not messages:
         raise InvalidRequest("a prompt needs at least one message", param="messages")
@@ -77,7 +79,8 @@ def encoded(
         if stored is None:
             missing.setdefault(message.namespace, []).append((index, text))
     for namespace, texts in missing.items():
-        found = chat_format.tokenizer.encode_many([text for _, text in texts], namespace)
+        named = [(messages[index].name, text) for index, text in texts]
+        found = encode_contents(chat_format.tokenizer, named, namespace)
         for (index, _), token_ids in zip(texts, found, strict=True):
             contents[index] = token_ids
     assert all(content is not None for content in contents)

@@ -1,4 +1,4 @@
-"""Makes an order of roles acceptable to a strict chat format, where the caller allows it. Pure.
+"""Makes an order of roles acceptable to a strict chat format. Pure.
 
 Never changes messages that the format takes as they are.
 """
@@ -6,7 +6,7 @@ Never changes messages that the format takes as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
 
@@ -15,38 +15,20 @@ OPENING = "Hello."
 """The user's message that is put in front of a reply when the format wants a user first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSettings:
-    """What may be done to messages that the chat format refuses.
-
-    `fold_system` puts a system text in front of the next user's message; `merge_consecutive` joins
-    messages of one role, and puts OPENING in front of a reply that comes first.
-    """
-
-    fold_system: bool = False
-    merge_consecutive: bool = False
-
-
-STRICT = RoleSettings()
-LENIENT = RoleSettings(fold_system=True, merge_consecutive=True)
-
-
 def adapted(
-    messages: Sequence[PromptMessage],
-    accepts: Callable[[Sequence[Role]], bool],
-    settings: RoleSettings,
+    messages: Sequence[PromptMessage], accepts: Callable[[Sequence[Role]], bool]
 ) -> list[PromptMessage]:
-    """The messages, changed only where `accepts` refuses them and only as `settings` allow."""
+    """The messages, changed only while `accepts` refuses them.
+
+    First messages of one role are joined, and OPENING is put in front of a reply that comes first;
+    then a system text is put in front of the next user's message, and what that brought together is
+    joined.
+    """
     result = list(messages)
-    for allowed, change in (
-        (settings.merge_consecutive, _merged),
-        (settings.fold_system, _folded),
-        (settings.fold_system and settings.merge_consecutive, _merged),
-    ):
+    for change in (_merged, _folded, _merged):
         if not result or accepts([message.role for message in result]):
-            return result
-        if allowed:
-            result = change(result)
+            break
+        result = change(result)
     return result
 
 

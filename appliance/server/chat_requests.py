@@ -68,6 +68,8 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     user: str | None = None
 
     def check(self, *, model: str) -> None:
@@ -88,9 +90,26 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
             raise InvalidRequest(
                 "response_format: only type text is supported.", param="response_format"
             )
+        self._check_end()
         for name in ("tools", "functions"):
             if getattr(self, name):
                 raise InvalidRequest(f"{name}: {_TOOLS}.", param=name)
+
+    def _check_end(self) -> None:
+        """The two fields say one thing twice: whether the last message is gone on with."""
+        if self.add_generation_prompt is None:
+            return
+        if self.add_generation_prompt and self.continue_final_message:
+            raise InvalidRequest(
+                "add_generation_prompt: true starts a new reply, continue_final_message true does not; "
+                "choose one.",
+                param="add_generation_prompt",
+            )
+        if not self.add_generation_prompt and not self.continue_final_message:
+            raise InvalidRequest(
+                "add_generation_prompt: false is allowed only with continue_final_message true.",
+                param="add_generation_prompt",
+            )
 
     @property
     def include_usage(self) -> bool:

@@ -26,6 +26,7 @@ async def complete(request: web.Request) -> web.StreamResponse:
         tenant=ticket.tenant,
         messages=asked.chat_messages(),
         params=asked.generation_params(vocab_size=services.tokenizer.vocab_size),
+        continue_final_message=bool(asked.continue_final_message),
     )
     answer = ChatAnswer(
         request_id=ticket.request_id,

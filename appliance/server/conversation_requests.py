@@ -32,7 +32,7 @@ class SendMessage(SamplingFields, frozen=True, kw_only=True):
     """POST /api/conversations/{id}/messages.
 
     `parent_id` absent: below the head; null: a new first message. The same `turn_key` again below the
-    same parent is the same send, not a second one.
+    same parent, or below the head while its own reply is there, is the same send, not a second one.
     """
 
     text: Annotated[str, Meta(min_length=1)]

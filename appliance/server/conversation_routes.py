@@ -12,6 +12,7 @@ from appliance.chat.plan import Place
 from appliance.errors import InvalidRequest, NotFound
 from appliance.server.body import read_json
 from appliance.server.conversation_answers import (
+    character_fields,
     conversation_fields,
     message_fields,
     prompt_fields,
@@ -37,7 +38,7 @@ async def create_conversation(request: web.Request) -> web.Response:
     """POST /api/conversations: 201 and the conversation."""
     services, tenant = _open(request)
     asked = await read_json(request, CREATE_CONVERSATION, services.config.server)
-    conversation = await services.turns.open(
+    conversation = await services.conversations.open(
         tenant=tenant, title=asked.title or "", character=asked.character
     )
     return _json(conversation_fields(conversation), status=201)
@@ -49,7 +50,7 @@ async def list_conversations(request: web.Request) -> web.Response:
     limit = _limit(request.query.get("limit"))
     place = request.query.get("before")
     before = Cursor.parse(place) if place is not None else None
-    found = await services.ledger.list(tenant, limit=limit, before=before)
+    found = await services.conversations.list(tenant=tenant, limit=limit, before=before)
     following = str(found[-1].cursor) if len(found) == limit else None
     listed = [conversation_fields(conversation) for conversation in found]
     return _json({"conversations": listed, "next": following})
@@ -59,38 +60,45 @@ async def get_conversation(request: web.Request) -> web.Response:
     """GET /api/conversations/{id}: the conversation and its whole tree."""
     services, tenant = _open(request)
     conversation_id = _uuid(request, "conversation_id")
-    conversation = await services.ledger.get(tenant, conversation_id)
-    messages = await services.ledger.messages(tenant, conversation_id)
+    conversation = await services.conversations.get(tenant=tenant, conversation_id=conversation_id)
+    messages = await services.conversations.messages(tenant=tenant, conversation_id=conversation_id)
     return _json(tree_fields(conversation, messages))
 
 
 async def change_conversation(request: web.Request) -> web.Response:
     """PATCH /api/conversations/{id}: a new title, another head."""
     services, tenant = _open(request)
+    conversations = services.conversations
     conversation_id = _uuid(request, "conversation_id")
     asked = await read_json(request, CHANGE_CONVERSATION, services.config.server)
-    conversation = await services.ledger.get(tenant, conversation_id)
+    conversation = await conversations.get(tenant=tenant, conversation_id=conversation_id)
     if asked.head_id is not None:
-        conversation = await services.ledger.set_head(tenant, conversation_id, asked.head_id)
+        conversation = await conversations.set_head(
+            tenant=tenant, conversation_id=conversation_id, head_id=asked.head_id
+        )
     if asked.title is not None:
-        conversation = await services.ledger.rename(tenant, conversation_id, asked.title)
+        conversation = await conversations.rename(
+            tenant=tenant, conversation_id=conversation_id, title=asked.title
+        )
     return _json(conversation_fields(conversation))
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
-    """DELETE /api/conversations/{id}: 204; a running turn is stopped first."""
+    """DELETE /api/conversations/{id}: 204; a running turn ends first."""
     services, tenant = _open(request)
-    conversation_id = _uuid(request, "conversation_id")
-    services.turns.cancel(tenant=tenant, conversation_id=conversation_id)
-    await services.ledger.delete(tenant, conversation_id)
+    await services.conversations.delete(
+        tenant=tenant, conversation_id=_uuid(request, "conversation_id")
+    )
     return web.Response(status=204)
 
 
 async def delete_branch(request: web.Request) -> web.Response:
     """DELETE /api/conversations/{id}/messages/{message_id}: the message and all below it."""
     services, tenant = _open(request)
-    conversation = await services.ledger.delete_branch(
-        tenant, _uuid(request, "conversation_id"), _uuid(request, "message_id")
+    conversation = await services.conversations.delete_branch(
+        tenant=tenant,
+        conversation_id=_uuid(request, "conversation_id"),
+        message_id=_uuid(request, "message_id"),
     )
     return _json(conversation_fields(conversation))
 
@@ -136,8 +144,10 @@ async def cancel_turn(request: web.Request) -> web.Response:
 async def get_message(request: web.Request) -> web.Response:
     """GET /api/conversations/{id}/messages/{message_id}."""
     services, tenant = _open(request)
-    message = await services.ledger.message(
-        tenant, _uuid(request, "conversation_id"), _uuid(request, "message_id")
+    message = await services.conversations.message(
+        tenant=tenant,
+        conversation_id=_uuid(request, "conversation_id"),
+        message_id=_uuid(request, "message_id"),
     )
     return _json(message_fields(message))
 
@@ -154,21 +164,11 @@ async def get_prompt(request: web.Request) -> web.Response:
 
 
 async def list_characters(request: web.Request) -> web.Response:
-    """GET /api/characters: whom one can talk to. Their system text stays here."""
-    characters = request.app[SERVICES].characters.by_id.values()
-    return _json(
-        {
-            "characters": [
-                {
-                    "id": character.id,
-                    "name": character.name,
-                    "description": character.description,
-                    "greeting": character.greeting,
-                }
-                for character in characters
-            ]
-        }
-    )
+    """GET /api/characters: whom one can talk to, the default one first."""
+    characters = request.app[SERVICES].characters
+    chosen = characters.get(None)
+    others = [character for character in characters.by_id.values() if character.id != chosen.id]
+    return _json({"characters": [character_fields(item) for item in (chosen, *others)]})
 
 
 def _open(request: web.Request) -> tuple[Services, str]:

@@ -1,10 +1,12 @@
-"""How a failure looks to a client: the table of codes, the error envelope, the door's own failures.
+"""How a failure looks: the table of codes, the error envelope, a bug's log line, the door's own failures.
 
 Never decides whether something failed, and never puts an unexpected exception's text into an answer.
 """
 
 from __future__ import annotations
 
+import logging
+import traceback
 from typing import Any
 
 import msgspec
@@ -16,6 +18,8 @@ from appliance.errors import (
     InsufficientMemory,
     InvalidRequest,
 )
+
+log = logging.getLogger("appliance.server")
 
 STATUS: dict[str, int] = {
     "invalid_request": 400,
@@ -107,6 +111,16 @@ def envelope(error: ApplianceError, request_id: str) -> dict[str, Any]:
 def internal_error(request_id: str) -> ApplianceError:
     """What a client is told about a bug: nothing but the id under which the log describes it."""
     return ApplianceError(f"Something went wrong on our side; the log has it as {request_id}.")
+
+
+def log_bug(error: Exception, request_id: str) -> None:
+    """Describe an unexpected exception by type and place: its text may quote a user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+    log.error(
+        "unexpected_error",
+        extra={"request_id": request_id, "error": type(error).__name__, "where": where},
+    )
 
 
 def error_response(error: ApplianceError, request_id: str) -> web.Response:

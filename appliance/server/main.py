@@ -18,7 +18,9 @@ import uvloop
 from aiohttp import http_parser, web
 
 from appliance.chat.completion import Completions
+from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
+from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.config import Config
 from appliance.errors import ConfigError, StorageUnavailable
@@ -155,12 +157,20 @@ def build_services(
 ) -> Services:
     """Everything the handlers share, over an open pool and a started engine client."""
     ledger = Ledger(pool, write_retry_s=config.database.write_retry_s)
+    running = RunningTurns()
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
     return Services(
         config=config,
-        turns=Turns(ledger=ledger, engine=engine, model=text, characters=characters, limits=limits),
+        turns=Turns(
+            ledger=ledger,
+            running=running,
+            engine=engine,
+            model=text,
+            characters=characters,
+            limits=limits,
+        ),
+        conversations=Conversations(ledger=ledger, running=running, characters=characters),
         completions=Completions(engine=engine, model=text, limits=limits),
-        ledger=ledger,
         engine=engine,
         characters=characters,
         tokenizer=text.tokenizer,

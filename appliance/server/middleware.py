@@ -6,7 +6,6 @@ Never reads bodies and never logs what a client wrote: paths appear as their rou
 from __future__ import annotations
 
 import logging
-import traceback
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -20,6 +19,7 @@ from appliance.server.failures import (
     ReaderTooSlow,
     error_response,
     internal_error,
+    log_bug,
 )
 from appliance.server.metrics import Metrics
 from appliance.server.origin import refuse_foreign
@@ -74,16 +74,6 @@ def quiet_bad_http(record: logging.LogRecord) -> bool:
         record.exc_info = None
         record.error = type(error).__name__
     return True
-
-
-def log_bug(error: Exception, request_id: str) -> None:
-    """Describe an unexpected exception by type and place: its text may quote a user's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
-    log.error(
-        "unexpected_error",
-        extra={"request_id": request_id, "error": type(error).__name__, "where": where},
-    )
 
 
 async def _answer(

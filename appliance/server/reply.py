@@ -12,8 +12,7 @@ from aiohttp import web
 
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted
 from appliance.errors import ApplianceError
-from appliance.server.failures import envelope, internal_error
-from appliance.server.middleware import log_bug
+from appliance.server.failures import envelope, internal_error, log_bug
 from appliance.server.pacing import Ping, paced
 from appliance.server.services import SERVICES, Services
 from appliance.server.sse import PING, EventStream, event_bytes
@@ -84,6 +83,8 @@ def _note(services: Services, ticket: Ticket, step: Event | Ping) -> None:
     """Numbers for the metrics and the request's log line."""
     if isinstance(step, TurnStarted):
         ticket.fields["turn_id"] = str(step.turn_id)
+        # The engine's log knows a request by the id of its reply, or of a turn that is not stored.
+        ticket.fields["engine_request_id"] = str(step.assistant_message_id or step.turn_id)
         ticket.fields["prompt_tokens"] = step.prompt_tokens
         ticket.fields["prefix_hit_tokens"] = step.prefix_hit_tokens
     elif isinstance(step, Delta) and "ttft_ms" not in ticket.fields:

@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from appliance._core import Tokenizer
 from appliance.chat.completion import Completions
+from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
 from appliance.config import Config
-from appliance.errors import Overloaded
 from appliance.prompt.characters import Characters
 from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
-from appliance.store.ledger import Ledger
+from appliance.server.streams import Streams
 from appliance.wire.client import EngineClient
-
-
-class Streams:
-    """How many replies are being written now."""
-
-    def __init__(self) -> None:
-        self.running = 0
-        self._none = asyncio.Event()
-        self._none.set()
-
-    @contextmanager
-    def one(self, limit: int) -> Iterator[None]:
-        """Hold one slot; raises Overloaded when `limit` are held."""
-        if self.running >= limit:
-            raise Overloaded("Too many replies are being written; try again in a moment.")
-        self.running += 1
-        self._none.clear()
-        try:
-            yield
-        finally:
-            self.running -= 1
-            if not self.running:
-                self._none.set()
-
-    async def wait_none(self) -> None:
-        """Return when no reply is being written."""
-        await self._none.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +25,8 @@ class Services:
 
     config: Config
     turns: Turns
+    conversations: Conversations
     completions: Completions
-    ledger: Ledger
     engine: EngineClient
     characters: Characters
     tokenizer: Tokenizer

@@ -117,7 +117,7 @@ class Ledger:
     ) -> StoredTurn | None:
         """The turn stored under this parent and key, None when it was not stored (yet)."""
         rows = await self._fetch("get_turn", tenant, conversation_id, turn_key, parent_id)
-        return stored_turn(read_messages(rows))
+        return stored_turn(turn_key, read_messages(rows))
 
     async def append_turn(self, turn: FinishedTurn) -> StoredTurn:
         """Store a turn and move the head to its reply, in one statement and transaction.
@@ -139,7 +139,8 @@ class Ledger:
             if not row["has_place"]:
                 raise NotFound(f"no message {turn.parent_id} in {turn.conversation_id}")
             key = (turn.tenant, turn.conversation_id, turn.turn_key, turn.parent_id)
-            stored = stored_turn(read_messages(await connection.fetch(QUERIES["get_turn"], *key)))
+            rows = await connection.fetch(QUERIES["get_turn"], *key)
+            stored = stored_turn(turn.turn_key, read_messages(rows))
             if stored is None:
                 raise Conflict(f"a message of turn {turn.turn_key} has the id of another message")
             return stored

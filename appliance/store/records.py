@@ -122,14 +122,15 @@ class StoredTurn:
     The messages of a replayed turn are those stored first: their ids may differ from the ids offered.
     """
 
+    turn_key: UUID
     user: Message | None
     assistant: Message
     replayed: bool
 
 
-def stored_turn(messages: Sequence[Message]) -> StoredTurn | None:
-    """The turn whose messages these are, the user's first; None of none."""
+def stored_turn(turn_key: UUID, messages: Sequence[Message]) -> StoredTurn | None:
+    """The turn of this key whose messages these are, the user's first; None of none."""
     if not messages:
         return None
     user = messages[0] if len(messages) == 2 else None
-    return StoredTurn(user=user, assistant=messages[-1], replayed=True)
+    return StoredTurn(turn_key=turn_key, user=user, assistant=messages[-1], replayed=True)

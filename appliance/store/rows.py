@@ -46,7 +46,7 @@ def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
     user = None if turn.user is None else _written(turn.user, turn.parent_id, created_at)
     parent_id = turn.parent_id if user is None else user.message_id
     assistant = _written(turn.assistant, parent_id, created_at)
-    return StoredTurn(user=user, assistant=assistant, replayed=False)
+    return StoredTurn(turn_key=turn.turn_key, user=user, assistant=assistant, replayed=False)
 
 
 def _written(message: NewMessage, parent_id: UUID | None, created_at: datetime) -> Message:

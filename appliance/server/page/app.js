@@ -10,11 +10,6 @@ const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
 // Calmer than the model's own distribution, which small models do not bear well.
 const SAMPLING = { temperature: 0.5, top_p: 0.9 };
-const SUGGESTIONS = [
-  "What is the capital of France?",
-  "Explain how rain forms, in three sentences.",
-  "Write a short poem about the sea at night.",
-];
 
 const element = (id) => document.getElementById(id);
 const field = element("composer-text");
@@ -25,6 +20,7 @@ const state = {
   tree: new Tree([], null),
   turn: null,
   model: "",
+  suggestions: [],
 };
 
 const transcript = new Transcript({
@@ -49,7 +45,7 @@ function show() {
   document.title = state.current ? `${title} – Chat` : "Chat";
   if (state.turn) return;
   if (state.tree.byId.size) transcript.show(state.tree, false);
-  else transcript.showEmpty(SUGGESTIONS);
+  else transcript.showEmpty(state.suggestions);
 }
 
 function setBusy(busy) {
@@ -320,13 +316,19 @@ document.addEventListener("keydown", (event) => {
 });
 
 async function start() {
+  // Read now: a message sent while the answers below are on their way sets it too.
+  const wanted = location.hash.slice(1);
   await guarded(async () => {
     await refreshList();
-    const wanted = location.hash.slice(1);
-    if (state.conversations.some((item) => item.id === wanted)) await open(wanted);
+    const isThere = state.conversations.some((item) => item.id === wanted);
+    if (isThere && !state.wantedId && !state.turn) await open(wanted);
+    const { characters } = await call("GET", "/api/characters");
+    // A conversation begun here has the server's default character, which comes first.
+    state.suggestions = characters[0]?.suggestions ?? [];
     const models = await call("GET", "/v1/models");
     state.model = models.data[0]?.id ?? "";
     element("engine-text").textContent = state.model;
+    show();
   });
 }
 

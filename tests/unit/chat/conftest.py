@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from appliance.chat.completion import Completions
+from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
+from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Character, Characters
 from appliance.prompt.model_text import ModelText
@@ -72,7 +74,7 @@ def model(script_directory: tuple[Path, Vocabulary]) -> ModelText:
 
 @pytest.fixture
 async def engine(model: ModelText, tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
-    scripted = ScriptedEngine(tmp_path / "engine.sock", vocab_size=model.vocab_size)
+    scripted = ScriptedEngine(tmp_path / "engine.sock", vocab_size=model.tokenizer.vocab_size)
     await scripted.start()
     yield scripted
     await scripted.stop()
@@ -86,9 +88,26 @@ async def client(engine: ScriptedEngine, tmp_path: Path) -> AsyncIterator[Engine
 
 
 @pytest.fixture
-async def turns(ledger: Ledger, client: EngineClient, model: ModelText) -> AsyncIterator[Turns]:
+def running() -> RunningTurns:
+    return RunningTurns()
+
+
+@pytest.fixture
+def conversations(ledger: Ledger, running: RunningTurns) -> Conversations:
+    return Conversations(ledger=ledger, running=running, characters=CHARACTERS)
+
+
+@pytest.fixture
+async def turns(
+    ledger: Ledger, running: RunningTurns, client: EngineClient, model: ModelText
+) -> AsyncIterator[Turns]:
     made = Turns(
-        ledger=ledger, engine=client, model=model, characters=CHARACTERS, limits=ChatLimits()
+        ledger=ledger,
+        running=running,
+        engine=client,
+        model=model,
+        characters=CHARACTERS,
+        limits=ChatLimits(),
     )
     yield made
     await made.close()

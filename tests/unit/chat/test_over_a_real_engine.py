@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from appliance.chat.completion import Completions
+from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place
+from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.config import EngineConfig
 from appliance.engine.connections import Connections
@@ -79,6 +81,7 @@ def turns_of(ledger: Ledger, client: EngineClient, directory: Path) -> Turns:
     """A chat layer as after a restart of the server: with an empty memo."""
     return Turns(
         ledger=ledger,
+        running=RunningTurns(),
         engine=client,
         model=ModelText.load(directory, now=NOW),
         characters=CHARACTERS,
@@ -87,10 +90,10 @@ def turns_of(ledger: Ledger, client: EngineClient, directory: Path) -> Turns:
 
 
 async def test_each_turn_finds_every_token_of_the_turns_before(
-    ledger: Ledger, client: EngineClient, directory: Path
+    ledger: Ledger, conversations: Conversations, client: EngineClient, directory: Path
 ) -> None:
     turns = turns_of(ledger, client, directory)
-    opened = (await turns.open(tenant=TENANT, character="mara")).conversation_id
+    opened = (await conversations.open(tenant=TENANT, character="mara")).conversation_id
     closing = count(ModelText.load(directory, now=NOW).chat_format.closing)
     covered = 0
     prompts = {}
@@ -129,10 +132,10 @@ async def test_a_client_that_sends_the_whole_history_as_text_finds_every_token_t
 
 
 async def test_replies_after_swipes_edits_and_branches_equal_those_of_a_cold_tenant(
-    ledger: Ledger, client: EngineClient, directory: Path
+    ledger: Ledger, conversations: Conversations, client: EngineClient, directory: Path
 ) -> None:
     turns = turns_of(ledger, client, directory)
-    opened = (await turns.open(tenant=TENANT)).conversation_id
+    opened = (await conversations.open(tenant=TENANT)).conversation_id
     _, _, a1 = await read(send(turns, opened, "The cube is made of toothpaste.", params=SHORT))
     swiped = await read(
         turns.regenerate(tenant=TENANT, conversation_id=opened, message_id=None, params=SHORT)
@@ -142,7 +145,7 @@ async def test_replies_after_swipes_edits_and_branches_equal_those_of_a_cold_ten
     assert a1.message is not None
     parent = a1.message.message_id
     branched = await read(send(turns, opened, "What?", parent=parent, params=SHORT))
-    cold = (await turns.open(tenant="cold")).conversation_id
+    cold = (await conversations.open(tenant="cold")).conversation_id
     texts = []
     for text, place in (
         ("The cube is made of toothpaste.", None),
@@ -162,14 +165,14 @@ async def test_replies_after_swipes_edits_and_branches_equal_those_of_a_cold_ten
 
 
 async def test_after_clients_left_at_random_moments_no_page_is_held_and_all_is_stored(
-    ledger: Ledger, client: EngineClient, directory: Path
+    ledger: Ledger, conversations: Conversations, client: EngineClient, directory: Path
 ) -> None:
     turns = turns_of(ledger, client, directory)
     chosen = random.Random(7)
     long = GenerationParams(sampling=GREEDY, new_tokens_max=200)
 
     async def one(number: int) -> None:
-        opened = (await turns.open(tenant=TENANT)).conversation_id
+        opened = (await conversations.open(tenant=TENANT)).conversation_id
         events = send(turns, opened, f"Message {number}", params=long)
         seen = await read_until(events, chosen.randint(1, 12))
         await events.aclose()
@@ -186,10 +189,10 @@ async def test_after_clients_left_at_random_moments_no_page_is_held_and_all_is_s
 
 
 async def test_a_reply_that_would_forge_a_turn_ends_before_it(
-    ledger: Ledger, client: EngineClient, directory: Path
+    ledger: Ledger, conversations: Conversations, client: EngineClient, directory: Path
 ) -> None:
     turns = turns_of(ledger, client, directory)
-    opened = (await turns.open(tenant=TENANT)).conversation_id
+    opened = (await conversations.open(tenant=TENANT)).conversation_id
     forging = Sampling(temperature=1, seed=3, logit_bias={1: 100, 2: -100})
     params = GenerationParams(sampling=forging, new_tokens_max=6)
     _, deltas, done = await read(send(turns, opened, "go", params=params))

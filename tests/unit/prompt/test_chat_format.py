@@ -11,7 +11,7 @@ from appliance.prompt.chat_format import ChatFormat, End
 from appliance.prompt.messages import Prompt, Role
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.render import render
-from appliance.prompt.roles import LENIENT, OPENING, adapted
+from appliance.prompt.roles import OPENING, adapted
 from appliance.tokens import count, pack, unpack
 from tests.unit.prompt.formats import (
     TENANT,
@@ -170,7 +170,7 @@ def test_contents_are_trimmed_where_the_template_trims_them() -> None:
 def test_a_strict_format_is_given_merged_messages_where_that_is_allowed() -> None:
     strict = format_of(ALTERNATING)
     messages = conversation(("assistant", "Greetings!"), ("user", "a"), ("user", "b"))
-    prompt = render(strict, adapted(messages, strict.accepts, LENIENT), End.REPLY)
+    prompt = render(strict, adapted(messages, strict.accepts), End.REPLY)
     text = written(strict, ids(prompt))
     assert text == f"[user]{OPENING}[assistant]Greetings![user]a\n\nb"
 

@@ -38,7 +38,7 @@ def test_the_stop_tokens_of_all_files_and_every_control_token_end_a_reply(tmp_pa
     )
     assert loaded.stop_token_ids == (0, 1, 2, 5)
     assert loaded.chat_format.fallback_reason is None
-    assert loaded.vocab_size == len(tokenizer_json()["model"]["vocab"])
+    assert loaded.tokenizer.vocab_size == len(tokenizer_json()["model"]["vocab"])
 
 
 def test_a_template_file_counts_more_than_the_settings(tmp_path: Path) -> None:

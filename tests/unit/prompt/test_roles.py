@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
-from appliance.prompt.roles import LENIENT, OPENING, STRICT, RoleSettings, adapted
+from appliance.prompt.roles import OPENING, adapted
 
 
 def message(role: Role, content: str) -> PromptMessage:
@@ -56,23 +56,12 @@ LISTS: dict[str, tuple[list[PromptMessage], list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("name", LISTS)
 def test_a_strict_format_gets_an_order_it_takes(name: str) -> None:
     given, expected = LISTS[name]
-    result = adapted(given, alternating, LENIENT)
+    result = adapted(given, alternating)
     assert contents(result) == expected
     assert alternating([m.role for m in result])
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_nothing_is_changed_unless_the_caller_allows_it(name: str) -> None:
-    given, _ = LISTS[name]
-    assert adapted(given, alternating, STRICT) == given
-
-
-@pytest.mark.parametrize("name", LISTS)
 def test_nothing_is_changed_for_a_format_that_takes_it_as_it_is(name: str) -> None:
     given, _ = LISTS[name]
-    assert adapted(given, lambda _: True, LENIENT) == given
-
-
-def test_folding_alone_does_not_merge() -> None:
-    given = [message("user", "a"), message("user", "b")]
-    assert adapted(given, alternating, RoleSettings(fold_system=True)) == given
+    assert adapted(given, lambda _: True) == given

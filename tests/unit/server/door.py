@@ -174,7 +174,7 @@ async def open_door(
     config = script_config(directory, server or ServerConfig(), url)
     engine = ScriptedEngine(
         config.paths.engine_socket,
-        vocab_size=text.vocab_size,
+        vocab_size=text.tokenizer.vocab_size,
         context_tokens=context_tokens,
         running_max=running_max,
     )

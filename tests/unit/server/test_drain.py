@@ -62,7 +62,7 @@ async def serving(
         config_path.write_text(dump_config(config))
         engine = ScriptedEngine(
             config.paths.engine_socket,
-            vocab_size=script_text()[0].vocab_size,
+            vocab_size=script_text()[0].tokenizer.vocab_size,
             running_max=running_max,
         )
         if everything:

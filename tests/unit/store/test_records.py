@@ -62,10 +62,11 @@ def message(role: str) -> Message:
 
 def test_a_turn_is_a_reply_with_or_without_what_it_answers() -> None:
     user, reply = message("user"), message("assistant")
-    assert stored_turn([]) is None
-    alone = stored_turn([reply])
+    key = uuid4()
+    assert stored_turn(key, []) is None
+    alone = stored_turn(key, [reply])
     assert alone is not None
     assert (alone.user, alone.assistant, alone.replayed) == (None, reply, True)
-    both = stored_turn([user, reply])
+    both = stored_turn(key, [user, reply])
     assert both is not None
-    assert (both.user, both.assistant) == (user, reply)
+    assert (both.turn_key, both.user, both.assistant) == (key, user, reply)

@@ -1,0 +1,110 @@
+"""Stored conversations apart from their turns: opened, listed, shown, renamed, deleted.
+
+What would pull the ground from under a running turn stops it first and waits until it is stored.
+Never: generates, or runs a statement of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+from appliance.chat.running import RunningTurns
+from appliance.prompt.characters import Characters
+from appliance.store.ledger import Ledger
+from appliance.store.records import Conversation, Cursor, FinishedTurn, Message, NewMessage
+
+
+class Conversations:
+    """Conversations of all tenants. Safe to share between all requests.
+
+    `running` are the claims that the turns of these conversations hold. Every method raises
+    StorageUnavailable, and NotFound for what is another tenant's.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        running: RunningTurns,
+        characters: Characters,
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._ledger = ledger
+        self._running = running
+        self._characters = characters
+        self._new_id = new_id
+
+    async def open(
+        self, *, tenant: str, title: str = "", character: str | None = None
+    ) -> Conversation:
+        """A new conversation, with the character's greeting as its first message if it has one.
+
+        Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
+        """
+        chosen = self._characters.get(character)
+        conversation = await self._ledger.create(
+            tenant, self._new_id(), title=title, character=chosen.id
+        )
+        if not chosen.greeting:
+            return conversation
+        greeting = NewMessage(
+            message_id=self._new_id(), role="assistant", text=chosen.greeting, finish_reason="stop"
+        )
+        await self._ledger.append_turn(
+            FinishedTurn(
+                turn_key=self._new_id(),
+                tenant=tenant,
+                conversation_id=conversation.conversation_id,
+                parent_id=None,
+                user=None,
+                assistant=greeting,
+            )
+        )
+        return await self._ledger.get(tenant, conversation.conversation_id)
+
+    async def list(
+        self, *, tenant: str, limit: int, before: Cursor | None = None
+    ) -> tuple[Conversation, ...]:
+        """At most `limit` conversations, last changed first, older than `before`."""
+        return await self._ledger.list(tenant, limit=limit, before=before)
+
+    async def get(self, *, tenant: str, conversation_id: UUID) -> Conversation:
+        """One conversation without its messages."""
+        return await self._ledger.get(tenant, conversation_id)
+
+    async def messages(self, *, tenant: str, conversation_id: UUID) -> tuple[Message, ...]:
+        """The whole tree, parents first."""
+        return await self._ledger.messages(tenant, conversation_id)
+
+    async def message(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Message:
+        """One message."""
+        return await self._ledger.message(tenant, conversation_id, message_id)
+
+    async def set_head(self, *, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
+        """Show another leaf; a running turn shows its own again when it is stored."""
+        return await self._ledger.set_head(tenant, conversation_id, head_id)
+
+    async def rename(self, *, tenant: str, conversation_id: UUID, title: str) -> Conversation:
+        """Set the title; raises InvalidRequest for one that is too long."""
+        return await self._ledger.rename(tenant, conversation_id, title)
+
+    async def delete(self, *, tenant: str, conversation_id: UUID) -> None:
+        """Remove a conversation and its messages.
+
+        A running turn ends before, with the reason `cancelled`. Raises Conflict when it does not end
+        in time.
+        """
+        async with self._running.none_of((tenant, conversation_id)):
+            await self._ledger.delete(tenant, conversation_id)
+
+    async def delete_branch(
+        self, *, tenant: str, conversation_id: UUID, message_id: UUID
+    ) -> Conversation:
+        """Remove a message and all below it; returns the conversation with its new head.
+
+        A running turn ends before, as in `delete`.
+        """
+        await self._ledger.message(tenant, conversation_id, message_id)  # else no turn is stopped
+        async with self._running.none_of((tenant, conversation_id)):
+            return await self._ledger.delete_branch(tenant, conversation_id, message_id)
