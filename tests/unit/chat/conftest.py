@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from appliance._core import Tokenizer
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
@@ -24,7 +26,21 @@ from tests.scripted_engine import Script, ScriptedEngine
 
 __all__ = ["cluster", "database_url", "ledger", "pool"]
 
-PIECES = ("ok ", "one", " two", " three", " four", "ABC", "DEF", "G", "HI", "J", "K", "\x00")
+PIECES = (
+    "ok ",
+    "one",
+    " two",
+    " three",
+    " four",
+    "ABC",
+    "DEF",
+    "G",
+    "HI",
+    "J",
+    "K",
+    "\x00",
+    "~\x00",
+)
 BYTES = (
     b"\xf0\x9f",
     b"\x98\x80",
@@ -70,6 +86,17 @@ def vocabulary(script_directory: tuple[Path, Vocabulary]) -> Vocabulary:
 @pytest.fixture(scope="session")
 def model(script_directory: tuple[Path, Vocabulary]) -> ModelText:
     return ModelText.load(script_directory[0], now=datetime(2026, 1, 31))
+
+
+@pytest.fixture(scope="session")
+def tildeless(script_directory: tuple[Path, Vocabulary], model: ModelText) -> ModelText:
+    """The model with `~` as a control token: no text that holds one can be encoded."""
+    source = json.loads((script_directory[0] / "tokenizer.json").read_text())
+    tilde = {**source["added_tokens"][0], "id": source["model"]["vocab"]["~"], "content": "~"}
+    source["added_tokens"].append(tilde)
+    tokenizer = Tokenizer(json.dumps(source).encode(), memo_bytes_max=1 << 20)
+    chat_format = replace(model.chat_format, tokenizer=tokenizer)
+    return replace(model, tokenizer=tokenizer, chat_format=chat_format)
 
 
 @pytest.fixture

@@ -176,6 +176,16 @@ async def test_sizes_are_checked_before_anything_is_tokenized(
     assert model.tokenizer.memo_stats() == before
 
 
+async def test_a_content_that_cannot_be_encoded_is_refused_by_its_field(
+    client: EngineClient, tildeless: ModelText
+) -> None:
+    completions = Completions(engine=client, model=tildeless, limits=ChatLimits())
+    asked = messages(("user", "x"), ("assistant", "y"), ("user", "a~b"))
+    with pytest.raises(InvalidRequest) as caught:
+        await complete(completions, asked)
+    assert caught.value.param == "messages[2].content"
+
+
 async def test_no_messages_are_refused_and_empty_ones_are_empty(
     completions: Completions, engine: ScriptedEngine, vocabulary: Vocabulary, model: ModelText
 ) -> None:

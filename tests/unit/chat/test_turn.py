@@ -11,7 +11,8 @@ import pytest
 from appliance.chat.conversations import Conversations
 from appliance.chat.events import Event, TurnStarted
 from appliance.chat.history import title_of
-from appliance.chat.params import GenerationParams
+from appliance.chat.params import ChatLimits, GenerationParams
+from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.errors import (
     Conflict,
@@ -28,7 +29,7 @@ from appliance.store.records import Message
 from appliance.tokens import count
 from appliance.wire.client import EngineClient
 from tests.scripted_engine import ScriptedEngine
-from tests.unit.chat.conftest import Vocabulary
+from tests.unit.chat.conftest import CHARACTERS, Vocabulary
 from tests.unit.chat.driver import TENANT, read, read_until, send
 
 
@@ -282,9 +283,10 @@ async def test_a_send_with_the_same_key_gives_the_stored_turn_again(
 ) -> None:
     engine.script = vocabulary.script("one", " two")
     key = uuid4()
-    _, _, first = await read(send(turns, conversation, "go", turn_key=key))
-    _, _, again = await read(send(turns, conversation, "go", turn_key=key))
+    begun, _, first = await read(send(turns, conversation, "go", turn_key=key))
+    begun_again, _, again = await read(send(turns, conversation, "go", turn_key=key))
     assert again.message == first.message
+    assert begun_again == begun
     assert len(engine.generated) == 1
     assert len(await stored(ledger, conversation)) == 2
 
@@ -396,6 +398,80 @@ async def test_a_long_conversation_is_cut_at_a_turn_and_says_how_much(
     kept = await ledger.get(TENANT, conversation)
     path = await ledger.path(TENANT, conversation, kept.head_id)  # type: ignore[arg-type]
     assert path[dropped[-1]].message_id == kept.anchor_id
+
+
+async def test_a_turn_that_cannot_be_stored_is_logged_with_the_ids_to_find_it(
+    turns: Turns,
+    conversation: UUID,
+    engine: ScriptedEngine,
+    vocabulary: Vocabulary,
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine.script = vocabulary.script("one", forever=True, token_s=0.02)
+    events = send(turns, conversation, "go")
+    started = await anext(events)
+    assert isinstance(started, TurnStarted)
+    await ledger.delete(TENANT, conversation)
+    turns.cancel(tenant=TENANT, conversation_id=conversation)
+    with pytest.raises(NotFound):
+        await read_to_end(events)
+    (record,) = [record for record in caplog.records if record.message == "turn_not_stored"]
+    fields = vars(record)
+    assert fields["conversation_id"] == str(conversation)
+    assert fields["turn_id"] == str(started.turn_id)
+    assert fields["engine_request_id"] == engine.generated[-1].request_id
+    assert turns.running == 0
+
+
+async def test_deletions_at_once_each_end_and_a_turn_that_waited_finds_nothing(
+    turns: Turns,
+    conversations: Conversations,
+    conversation: UUID,
+    engine: ScriptedEngine,
+    vocabulary: Vocabulary,
+) -> None:
+    engine.script = vocabulary.script("one", forever=True, token_s=0.02)
+    events = send(turns, conversation, "go")
+    await read_until(events, 1)
+    reader = asyncio.create_task(read_to_end(events))
+    deletion = conversations.delete(tenant=TENANT, conversation_id=conversation)
+    first = asyncio.create_task(deletion)
+    await asyncio.sleep(0)
+    second = asyncio.create_task(conversations.delete(tenant=TENANT, conversation_id=conversation))
+    late = asyncio.create_task(read_to_end(send(turns, conversation, "late")))
+    ended = await asyncio.wait_for(
+        asyncio.gather(reader, first, second, late, return_exceptions=True), 10
+    )
+    assert ended[0] is None
+    assert sorted(str(type(end).__name__) for end in ended[1:3]) == ["NoneType", "NotFound"]
+    assert isinstance(ended[3], NotFound)
+    assert turns.running == 0
+
+
+async def test_a_text_that_cannot_be_encoded_is_refused_by_its_field_and_stored_when_generated(
+    ledger: Ledger,
+    conversation: UUID,
+    client: EngineClient,
+    engine: ScriptedEngine,
+    vocabulary: Vocabulary,
+    tildeless: ModelText,
+) -> None:
+    turns = Turns(
+        ledger=ledger,
+        running=RunningTurns(),
+        engine=client,
+        model=tildeless,
+        characters=CHARACTERS,
+        limits=ChatLimits(),
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        await read(send(turns, conversation, "a~b"))
+    assert caught.value.param == "text"
+    engine.script = vocabulary.script("~\x00")
+    _, _, done = await read(send(turns, conversation, "go"))
+    assert done.message is not None
+    assert (done.message.text, done.message.token_ids) == ("~\N{SYMBOL FOR NULL}", None)
 
 
 async def test_closing_stops_running_turns_and_waits_until_they_are_stored(

@@ -179,29 +179,34 @@ async def open_door(
         running_max=running_max,
     )
     await engine.start()
-    assert config.database.url is not None
-    pool = await connect(config.database.url, config.database)
     async with (
-        EngineClient(config.paths.engine_socket) as client,
+        served(config, text, handler_cancellation=handler_cancellation) as (port, services),
         aiohttp.ClientSession() as session,
     ):
+        yield Door(port=port, engine=engine, services=services, ids=ids, session=session)
+    await engine.stop()
+    shutil.rmtree(directory)
+
+
+@asynccontextmanager
+async def served(
+    config: Config, text: ModelText, *, handler_cancellation: bool = True
+) -> AsyncIterator[tuple[int, Services]]:
+    """A server in front of the engine that listens at the configuration's socket: its port, its parts."""
+    assert config.database.url is not None
+    pool = await connect(config.database.url, config.database)
+    async with EngineClient(config.paths.engine_socket) as client:
         await asyncio.wait_for(client.wait_ready(), 5)
         services = build_services(config, text, Characters.load(PROMPTS_DIR), pool, client, Drain())
         services.readiness.schema_ready = True
         runner = create_runner(services, Keys.from_config(config.server))
         runner._kwargs["handler_cancellation"] = handler_cancellation
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        door = Door(
-            port=runner.addresses[0][1], engine=engine, services=services, ids=ids, session=session
-        )
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
-            yield door
+            yield runner.addresses[0][1], services
         finally:
             services.drain.cut()
             await runner.cleanup()
             await services.turns.close()
             await asyncio.wait_for(pool.close(), 5)
-    await engine.stop()
-    shutil.rmtree(directory)

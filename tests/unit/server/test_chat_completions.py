@@ -376,3 +376,32 @@ async def test_tenants_get_namespaces_that_only_their_key_decides(door: Door) ->
     await door.complete(cache_salt="somebody else's", user="somebody else")
     stretches = door.engine.generated[0].stretches
     assert {namespace for namespace, _ in stretches} <= {b"public", b"tenant:local"}
+
+
+async def test_a_last_reply_is_continued_only_when_that_is_asked(door: Door) -> None:
+    begun = [
+        {"role": "user", "content": "Story please"},
+        {"role": "assistant", "content": "Once upon a "},
+    ]
+    door.say("one")
+    decode = door.services.tokenizer.decode
+    for fields, end in (
+        ({}, "Once upon a \nassistant\n"),
+        ({"add_generation_prompt": True}, "Once upon a \nassistant\n"),
+        ({"continue_final_message": True}, "assistant\nOnce upon a "),
+        ({"continue_final_message": True, "add_generation_prompt": False}, "\nOnce upon a "),
+    ):
+        status, told = await door.complete(messages=begun, **fields)
+        assert (status, told["choices"][0]["message"]["content"]) == (200, "one")
+        assert decode(door.engine.generated[-1].token_ids).endswith(end)
+    for messages, fields, param in (
+        (
+            begun,
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "add_generation_prompt",
+        ),
+        (begun, {"add_generation_prompt": False}, "add_generation_prompt"),
+        (begun[:1], {"continue_final_message": True}, "messages[0].role"),
+    ):
+        status, told = await door.complete(messages=messages, **fields)
+        assert (status, told["error"]["param"]) == (400, param)

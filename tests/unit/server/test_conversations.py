@@ -205,6 +205,8 @@ async def test_the_same_send_again_gives_the_same_turn(stored_door: Door) -> Non
     door.say("one")
     first = await send(door, conversation_id, "Hello", turn_key=key, parent_id=None)
     again = await send(door, conversation_id, "Hello", turn_key=key, parent_id=None)
+    assert first.chunks[0] == again.chunks[0]
+    assert first.chunks[0]["turn_id"] == key
     assert first.chunks[-1]["message"] == again.chunks[-1]["message"]
     assert len(door.engine.generated) == 1
 
@@ -223,10 +225,58 @@ async def test_two_turns_at_once_in_one_conversation_conflict(stored_door: Door)
     await running
 
 
+async def test_a_conversation_deleted_while_it_streams_ends_the_stream_and_is_gone(
+    stored_door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = stored_door
+    conversation_id = await create(door)
+    path = f"/api/conversations/{conversation_id}"
+    door.say("tok ", forever=True, token_s=0.02)
+    running = asyncio.create_task(send(door, conversation_id, "Count", max_tokens=1000))
+    await door.eventually(lambda: door.engine.new_tokens > 5, within_s=3)
+    async with door.session.delete(door.url + path) as answer:
+        assert answer.status == 204
+    streamed = await asyncio.wait_for(running, 5)
+    assert streamed.events[-1].name == "done"
+    assert streamed.chunks[-1]["finish_reason"] == "cancelled"
+    assert streamed.chunks[-1]["message"]["text"] == streamed.text != ""
+    assert "turn_not_stored" not in caplog.text
+    for method in ("GET", "DELETE"):
+        async with door.session.request(method, door.url + path) as answer:
+            assert answer.status == 404
+    assert door.services.turns.running == 0
+
+
+async def test_a_branch_deleted_while_a_turn_runs_below_it_ends_the_turn_first(
+    stored_door: Door,
+) -> None:
+    door = stored_door
+    conversation_id = await create(door)
+    path = f"/api/conversations/{conversation_id}"
+    door.say("one")
+    first = (await send(door, conversation_id, "Hello")).chunks[-1]["message"]
+    door.say("tok ", forever=True, token_s=0.02)
+    running = asyncio.create_task(send(door, conversation_id, "Count", max_tokens=1000))
+    await door.eventually(lambda: door.engine.new_tokens > 5, within_s=3)
+    async with door.session.delete(f"{door.url}{path}/messages/{uuid4()}") as answer:
+        assert answer.status == 404
+    assert not running.done()
+    async with door.session.delete(f"{door.url}{path}/messages/{first['id']}") as answer:
+        assert answer.status == 200
+        assert (await answer.json())["head_id"] == first["parent_id"]
+    streamed = await asyncio.wait_for(running, 5)
+    assert streamed.chunks[-1]["finish_reason"] == "cancelled"
+    (left,) = (await get(door, path))["messages"]
+    assert left["id"] == first["parent_id"]
+    door.say("ok")
+    assert (await send(door, conversation_id, "Still here")).events[-1].name == "done"
+
+
 async def test_characters_greet_and_an_unknown_one_is_not_found(stored_door: Door) -> None:
     door = stored_door
     characters = (await get(door, "/api/characters"))["characters"]
-    assert "assistant" in [character["id"] for character in characters]
+    assert characters[0]["id"] == "assistant"
+    assert characters[0]["suggestions"]
     assert all("system" not in character for character in characters)
     greeting = next(character for character in characters if character["greeting"])
     conversation_id = await create(door, character=greeting["id"])

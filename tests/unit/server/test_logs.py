@@ -96,5 +96,17 @@ async def test_a_bug_answers_500_without_its_text_and_is_logged_by_place(
     assert MARKER not in str(told)
 
 
+async def test_a_turns_line_names_the_request_as_the_engine_knows_it(
+    stored_door: Door, log_text: io.StringIO
+) -> None:
+    door = stored_door
+    door.say("ok")
+    assert (await door.complete())[0] == 200
+    assert f"engine_request_id={door.engine.generated[-1].request_id}" in log_text.getvalue()
+    _, opened = await door.post("/api/conversations", {})
+    await door.stream(f"/api/conversations/{opened['id']}/messages", {"text": "x"})
+    assert f"engine_request_id={door.engine.generated[-1].request_id}" in log_text.getvalue()
+
+
 def _lines(text: io.StringIO) -> list[str]:
     return text.getvalue().splitlines()

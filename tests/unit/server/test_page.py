@@ -78,6 +78,19 @@ async def test_a_conversation_from_the_first_word_to_a_reload(
     assert await texts(page) == ["Changed", "four"]
 
 
+async def test_an_empty_conversation_offers_the_first_messages_of_the_default_character(
+    stored_door: Door, page: Browser
+) -> None:
+    stored_door.say("one")
+    await page.wait_for("document.querySelector('.suggestions button')")
+    (suggestion, *_) = stored_door.services.characters.get(None).suggestions
+    await page.click(".suggestions button")
+    await page.wait_for(
+        f"document.querySelector('.message.assistant .body')?.textContent && {IDLE}"
+    )
+    assert await texts(page) == [suggestion, "one"]
+
+
 async def test_escape_stops_and_keeps_what_was_shown(stored_door: Door, page: Browser) -> None:
     stored_door.say("tok ", forever=True, token_s=0.02)
     await say(page, "Count")
