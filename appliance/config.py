@@ -62,7 +62,7 @@ class ModelSource(_Section, frozen=True, kw_only=True):
 class EngineConfig(_Section, frozen=True, kw_only=True):
     """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`."""
 
-    device: str = "auto"
+    device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
     kv_cache_bytes: PositiveInt = 2 * GIB
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16
     context_tokens_max: PositiveInt | None = None

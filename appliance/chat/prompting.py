@@ -29,7 +29,7 @@ async def off_loop(chars: int, work: Callable[[], T]) -> T:
 def context_tokens(engine: EngineClient) -> int:
     """The model's context in tokens; raises EngineUnavailable while no engine is connected."""
     if engine.hello is None:
-        raise EngineUnavailable("the engine is not connected")
+        raise EngineUnavailable("The engine is starting; try again in a moment.")
     return engine.hello.context_tokens_max
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import webbrowser
 from pathlib import Path
@@ -22,6 +23,8 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
     Raises ConfigError, ModelError or DatabaseError with one line that says what to do.
     """
     data_dir = (data_dir or _default_data_dir()).absolute()
+    # Events go to the processes' logs; the terminal is for the person at it.
+    logging.getLogger("appliance").addHandler(logging.NullHandler())
     with bind_socket(HOST, port) as listening:
         with progress_bars() as report:
             model_dir = ensure_demo_model(demo_cache_dir(), report)
@@ -33,14 +36,13 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
         console.print("  starting the database, the engine and the server …")
 
         def announce(url: str) -> None:
-            console.print(
-                f"\n  Chat at [bold]{url}[/bold]   (Ctrl-C stops; logs in {data_dir / 'logs'})\n"
-            )
+            console.print(f"\n  Chat at [bold]{url}[/bold]   (Ctrl-C stops)")
+            console.print(f"  logs are in {data_dir / 'logs'}\n", soft_wrap=True)
             if open_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
                 webbrowser.open(url)
 
         asyncio.run(run_processes(config, listening, log_dir=data_dir / "logs", on_ready=announce))
-    console.print("  stopped; chats are kept in", str(data_dir))
+    console.print(f"  stopped; chats are kept in {data_dir}", soft_wrap=True)
     return 0
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from appliance.errors import ApplianceError
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="appliance", description="A single-box chat appliance: chat, cache and ledger."
     )
+    parser.add_argument("--version", action="version", version=f"appliance {version('appliance')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="chat with a small real model on this machine, now")

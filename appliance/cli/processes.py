@@ -53,7 +53,8 @@ async def run_processes(
             resolved = _resolve(config, run_dir, cluster)
             config_path = run_dir / "config.toml"
             _write_private(config_path, dump_config(resolved))
-            supervisor = Supervisor(_children(resolved, config_path, listening, cluster, log_dir))
+            children = _children(resolved, config_path, listening, cluster, log_dir)
+            supervisor = Supervisor(children, _say)
             await _run_until_signal(supervisor, listening, on_ready)
         finally:
             if cluster is not None:
@@ -169,7 +170,7 @@ def _folders(config: Config, log_dir: Path | None) -> Iterator[Path]:
     for folder in (config.paths.data_dir, config.paths.run_dir, log_dir):
         if folder is not None:
             _make_private(folder)
-    lock = FolderLock(config.paths.data_dir / "appliance.lock")
+    lock = FolderLock(config.paths.data_dir / "appliance.lock", config.paths.data_dir)
     lock.acquire()
     try:
         if len(os.fsencode(config.paths.engine_socket)) <= SOCKET_PATH_BYTES_MAX:

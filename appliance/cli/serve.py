@@ -15,6 +15,7 @@ from appliance.errors import ConfigError
 from appliance.log import configure_logging
 from appliance.model.conversion import convert_once
 from appliance.model.files import check_model
+from appliance.server.auth import Keys
 
 
 def run_serve(config: Config) -> int:
@@ -23,6 +24,7 @@ def run_serve(config: Config) -> int:
     Raises ModelError, ConfigError or DatabaseError before anything is served.
     """
     configure_logging()
+    Keys.from_config(config.server)
     check_model(config.model.path)
     with bind_socket(config.server.host, config.server.port) as listening:
         directory = model_directory(config)

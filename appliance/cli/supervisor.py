@@ -115,10 +115,14 @@ async def spawn(
 
 
 class Supervisor:
-    """Runs children until `stop`; the order given is the order of stopping."""
+    """Runs children until `stop`; the order given is the order of stopping.
 
-    def __init__(self, children: tuple[Child, ...]) -> None:
+    `notice` is told in words what a person at the terminal would want to know.
+    """
+
+    def __init__(self, children: tuple[Child, ...], notice: Callable[[str], None]) -> None:
         self._children = children
+        self._notice = notice
         self._running: dict[str, Process] = {}
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -132,6 +136,9 @@ class Supervisor:
         """Begin an orderly stop; called a second time, stop at once."""
         if self._stopping.is_set():
             self._hurry.set()
+            self._notice("stopping now")
+        else:
+            self._notice("stopping (open replies get a moment to end; again to stop at once)")
         self._stopping.set()
 
     async def run(self) -> None:
@@ -166,11 +173,14 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             log.warning("child_ended", extra={"child": child.name, "status": status})
+            self._notice(f"the {child.name} ended (status {status})")
             if status == BAD_INPUT_EXIT:
                 raise ChildFailed(f"the {child.name} refused to start (see its last line)")
             if time.monotonic() - started > STABLE_AFTER_S:
                 delay_s = RESTART_DELAY_MIN_S
             await self._pause(delay_s)
+            if not self._stopping.is_set():
+                self._notice(f"starting the {child.name} again")
             delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
 
     async def _pause(self, seconds: float) -> None:

@@ -55,7 +55,7 @@ class Cluster:
     def __init__(self, directory: Path, binaries: Binaries) -> None:
         self.directory = directory.absolute()
         self._binaries = binaries
-        self._lock = FolderLock(self._beside("lock"))
+        self._lock = FolderLock(self._beside("lock"), self.directory)
         self._process: Process | None = None
         self._link: Path | None = None
 

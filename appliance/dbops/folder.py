@@ -67,10 +67,11 @@ def _remove(name: str, folder: int) -> None:
 
 
 class FolderLock:
-    """A lock file held by one process; the kernel gives it up when the process ends, however it ends."""
+    """The lock file `path` of `folder`, held by one process; the kernel gives it up when that ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
         self._path = path
+        self._folder = folder
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -84,7 +85,7 @@ class FolderLock:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise DatabaseError(
-                f"{self._path.with_suffix('')} is in use by another appliance (process {holder})"
+                f"{self._folder} is in use by another appliance (process {holder})"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

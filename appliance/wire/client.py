@@ -152,13 +152,15 @@ class EngineClient:
         try:
             return await asyncio.wait_for(link.ask(ask), timeout_s)
         except TimeoutError as error:
-            raise EngineUnavailable("the engine did not answer in time") from error
+            raise EngineUnavailable(
+                "The engine did not answer in time; try again in a moment."
+            ) from error
         finally:
             link.forget_ask(ask.request_id)
 
     def _connected(self) -> _Link:
         if self._link is None:
-            raise EngineUnavailable("the engine is not connected")
+            raise EngineUnavailable("The engine is starting; try again in a moment.")
         return self._link
 
     async def _keep_connected(self) -> None:
@@ -278,7 +280,9 @@ class _Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        error = EngineUnavailable("the connection to the engine was lost")
+        error = EngineUnavailable(
+            "The engine was lost and is starting again; try again in a moment."
+        )
         for pending in self._requests.values():
             pending.fail(error)
         for answer in self._asks.values():
@@ -341,7 +345,9 @@ class _Link(asyncio.Protocol):
 
     def _check_open(self) -> None:
         if self.lost.done() or self._transport.is_closing():
-            raise EngineUnavailable("the connection to the engine was lost")
+            raise EngineUnavailable(
+                "The engine was lost and is starting again; try again in a moment."
+            )
 
     def _send(self, frame: Frame) -> None:
         if not self._transport.is_closing():

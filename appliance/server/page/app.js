@@ -9,7 +9,8 @@ import { Tree } from "/page/tree.js";
 const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
 // Calmer than the model's own distribution, which small models do not bear well.
-const SAMPLING = { temperature: 0.5, top_p: 0.9 };
+// Small models fall into loops without the penalty.
+const SAMPLING = { temperature: 0.5, top_p: 0.9, repetition_penalty: 1.1, max_tokens: 256 };
 
 const element = (id) => document.getElementById(id);
 const field = element("composer-text");
@@ -21,6 +22,7 @@ const state = {
   turn: null,
   model: "",
   suggestions: [],
+  readyTimer: undefined,
 };
 
 const transcript = new Transcript({
@@ -72,6 +74,8 @@ async function guarded(action) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401) await askForKey();
     else notice(error.message);
+    // What failed may be the engine: say so now, not at the next poll.
+    pollReady();
     return undefined;
   }
 }
@@ -288,7 +292,8 @@ async function pollReady() {
   element("engine").classList.toggle("away", !ready);
   element("engine-text").textContent = text;
   element("engine").title = text;
-  setTimeout(pollReady, ready ? READY_POLL_MS : WAITING_POLL_MS);
+  clearTimeout(state.readyTimer);
+  state.readyTimer = setTimeout(pollReady, ready ? READY_POLL_MS : WAITING_POLL_MS);
 }
 
 // ---- the message field ----

@@ -39,7 +39,8 @@ async def until(condition: object) -> None:
 
 async def test_a_child_that_dies_is_started_again() -> None:
     starts: list[Process] = []
-    supervisor = Supervisor((child("sleeper", SLEEP, starts),))
+    notices: list[str] = []
+    supervisor = Supervisor((child("sleeper", SLEEP, starts),), notices.append)
     running = asyncio.create_task(supervisor.run())
     await until(lambda: len(starts) == 1)
     starts[0].kill()
@@ -48,12 +49,13 @@ async def test_a_child_that_dies_is_started_again() -> None:
     supervisor.stop()
     await running
     assert await starts[1].wait() == -signal.SIGTERM
+    assert notices[:2] == ["the sleeper ended (status -9)", "starting the sleeper again"]
 
 
 async def test_children_stop_in_the_order_given_each_after_the_one_before() -> None:
     first: list[Process] = []
     second: list[Process] = []
-    supervisor = Supervisor((child("first", SLEEP, first), child("second", SLEEP, second)))
+    supervisor = Supervisor((child("first", SLEEP, first), child("second", SLEEP, second)), print)
     running = asyncio.create_task(supervisor.run())
     await until(lambda: first and second)
     ended: list[str] = []
@@ -76,7 +78,7 @@ async def test_a_child_that_refuses_its_input_ends_everything() -> None:
     bad: list[Process] = []
     good: list[Process] = []
     supervisor = Supervisor(
-        (child("engine", "import sys; sys.exit(2)", bad), child("server", SLEEP, good))
+        (child("engine", "import sys; sys.exit(2)", bad), child("server", SLEEP, good)), print
     )
     with pytest.raises(ChildFailed, match="engine"):
         await supervisor.run()
@@ -87,7 +89,7 @@ async def test_a_child_that_refuses_its_input_ends_everything() -> None:
 async def test_a_child_deaf_to_its_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("appliance.cli.supervisor.KILL_AFTER_S", 0.2)
     starts: list[Process] = []
-    supervisor = Supervisor((child("deaf", STUBBORN, starts, stop_after_s=0.2),))
+    supervisor = Supervisor((child("deaf", STUBBORN, starts, stop_after_s=0.2),), print)
     running = asyncio.create_task(supervisor.run())
     await until(lambda: bool(starts))
     process = starts[0]

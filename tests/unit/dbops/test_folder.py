@@ -51,7 +51,10 @@ def test_text_is_added_to_a_file_that_exists(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path) -> None:
-    first, second = FolderLock(tmp_path / "pg.lock"), FolderLock(tmp_path / "pg.lock")
+    first, second = (
+        FolderLock(tmp_path / "pg.lock", tmp_path / "pg"),
+        FolderLock(tmp_path / "pg.lock", tmp_path / "pg"),
+    )
     first.acquire()
     first.acquire()
     with pytest.raises(DatabaseError, match=rf"pg is in use.*{os.getpid()}"):
@@ -66,12 +69,13 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     script = (
         "import sys, os, signal\nfrom pathlib import Path\n"
         "from appliance.dbops.folder import FolderLock\n"
-        "FolderLock(Path(sys.argv[1])).acquire()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        "FolderLock(Path(sys.argv[1]), Path()).acquire()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", script, tmp_path / "pg.lock"], env=environment)
     assert (tmp_path / "pg.lock").read_text().strip().isdecimal()
-    lock = FolderLock(tmp_path / "pg.lock")
+    lock = FolderLock(tmp_path / "pg.lock", tmp_path / "pg")
     lock.acquire()
     lock.release()
