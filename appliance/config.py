@@ -31,7 +31,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ApiKey(_Section, frozen=True, kw_only=True):
     """One caller: the SHA-256 of its key, and the tenant it speaks for."""
 
-    tenant: Annotated[str, Meta(min_length=1, max_length=128)]
+    tenant: Annotated[str, Meta(max_length=128, pattern="^[^\\x00-\\x1f\\x7f]+$")]
     sha256: Sha256Hex
 
 
@@ -41,7 +41,7 @@ class ServerConfig(_Section, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: Port = 8400
     api_keys: tuple[ApiKey, ...] = ()
-    body_bytes_max: PositiveInt = 32 * MIB
+    body_bytes_max: PositiveInt = 8 * MIB
     body_timeout_s: Seconds = 20
     drain_s: Seconds = 10
     streams_max: PositiveInt = 512

@@ -13,6 +13,9 @@ from appliance.chat.events import Usage
 from appliance.tokens import TokenIds, unpack
 from appliance.wire.frames import FinishReason
 
+REPLACEMENT = "\ufffd"
+"""Stands for bytes that are no character."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
@@ -30,10 +33,13 @@ class Reply:
 def ids_of(tokenizer: Tokenizer, text: str, generated: TokenIds) -> TokenIds | None:
     """`generated` where the ids say exactly `text` and hold no control token, else its encoding.
 
-    A control token adds no text: a reply that holds one must not come back in a later prompt.
+    A control token adds no text: a reply that holds one must not come back in a later prompt. Bytes
+    that are no character show as U+FFFD, which is what was seen: the bytes must not go on after it.
     """
-    if all(tokenizer.token_bytes(token_id) for token_id in unpack(generated)) and (
-        tokenizer.decode(generated) == text
+    if (
+        REPLACEMENT not in text
+        and all(tokenizer.token_bytes(token_id) for token_id in unpack(generated))
+        and tokenizer.decode(generated) == text
     ):
         return generated
     return encoding_of(tokenizer, text)
@@ -50,8 +56,9 @@ def encoding_of(tokenizer: Tokenizer, text: str) -> TokenIds | None:
 def remember(tokenizer: Tokenizer, namespace: bytes, text: str, token_ids: TokenIds | None) -> None:
     """Let this text, sent back by a client of the same namespace, become the ids generated.
 
-    Ids that do not decode to the text, such as the encoding of a normalized one, are left out.
+    Ids that do not decode to the text, such as the encoding of a normalized one, are left out, and so
+    is a text with U+FFFD, whose bytes it does not tell.
     """
-    if text and token_ids is not None:
+    if text and token_ids is not None and REPLACEMENT not in text:
         with suppress(ValueError):
             tokenizer.remember(namespace, text, token_ids)

@@ -12,6 +12,7 @@ from pathlib import Path
 from appliance.errors import ApplianceError
 
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ApplianceError as error:
         print(f"appliance: {error.message}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except OSError as error:
+        # A disk that is full, a folder that may not be written: the person at the terminal mends it.
+        print(f"appliance: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def _dispatch(options: argparse.Namespace) -> int:
@@ -65,12 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--port",
         type=_port,
-        default=os.environ.get("PORT", "8400"),
+        default=os.environ.get("PORT") or "8400",
         help="port on 127.0.0.1 (default: $PORT, else 8400; 0 picks a free one)",
     )
     demo.add_argument(
         "--data-dir",
-        type=Path,
+        type=_folder,
         default=None,
         help="where chats are kept (default: $XDG_DATA_HOME/appliance)",
     )
@@ -89,6 +96,14 @@ def _parser() -> argparse.ArgumentParser:
         )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
+
+
+def _folder(text: str) -> Path:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a path in UTF-8") from error
+    return Path(text)
 
 
 def _port(text: str) -> int:

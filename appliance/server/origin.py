@@ -32,11 +32,19 @@ def refuse_foreign(headers: Mapping[str, str], *, navigation: bool) -> None:
     if navigation:
         return
     origin = headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != (host or "").lower():
+    if origin is not None and _origin_host(origin) != (host or "").lower():
         raise ForbiddenOrigin("Without API keys, requests from another site's page are refused.")
     site = headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITE:
         raise ForbiddenOrigin("Without API keys, requests from another site's page are refused.")
+
+
+def _origin_host(origin: str) -> str | None:
+    """Host and port of an Origin header in lower case; None when it is malformed."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _host_name(host: str) -> str:

@@ -41,7 +41,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     logit_bias: dict[str, _Bias] | None = None
     seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     max_tokens: _Count | None = None

@@ -90,7 +90,7 @@ async def retrying(
             pause_s = delay_s * jitter.uniform(0.5, 1.5)
             if decision is Verdict.REFUSE or clock() + pause_s > deadline:
                 raise StorageUnavailable(
-                    f"the database does not answer: {reason(error)}"
+                    f"the database does not answer, so nothing was saved: {reason(error)}"
                 ) from error
             if delay_s == DELAY_MIN_S:  # One line for a failure, however often it is met.
                 log.warning("database_retry", extra={"reason": reason(error), "budget_s": budget_s})

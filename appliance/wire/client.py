@@ -46,6 +46,9 @@ BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 2.0
 HELLO_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 30.0
+WATCH_EVERY_S = 1.0
+FROZEN_AFTER_S = 30.0
+"""An engine answers between two steps; a step takes a second or two, on a crowded machine ten."""
 EVENTS_MAX = 1024
 """Events of one request that wait to be read, before the request is cancelled."""
 
@@ -61,9 +64,11 @@ class EngineClient:
         socket_path: Path,
         *,
         events_max: int = EVENTS_MAX,
+        frozen_after_s: float = FROZEN_AFTER_S,
         jitter: random.Random | None = None,
     ) -> None:
         self._path = socket_path
+        self._frozen_after_s = frozen_after_s
         self._events_max = events_max
         self._jitter = jitter or random.Random()
         self._link: _Link | None = None
@@ -204,13 +209,26 @@ class EngineClient:
         log.info("engine_connected", extra={"engine_pid": link.hello.pid})
         self._link = link
         self._is_ready.set()
+        watching = asyncio.create_task(self._watch(link))
         try:
             await asyncio.shield(link.lost)
         finally:
+            watching.cancel()
             self._link = None
             self._is_ready.clear()
             await link.close()
         log.warning("engine_lost", extra={"engine_pid": link.hello.pid})
+
+    async def _watch(self, link: _Link) -> None:
+        """Give a link up whose engine lives and does nothing: its streams would wait for ever."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            try:
+                await self.ask(timeout_s=self._frozen_after_s)
+            except EngineUnavailable:
+                break
+        log.error("engine_frozen", extra={"silent_s": self._frozen_after_s})
+        await link.close()
 
 
 class _Pending:

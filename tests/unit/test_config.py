@@ -48,6 +48,11 @@ def test_relative_paths_are_relative_to_the_file() -> None:
         (MINIMAL + "[engine]\nrunning_max = 900\n", "step_tokens_max"),
         (MINIMAL.replace('"m"', '""', 1), r"\$\.model\.path"),
         (MINIMAL + '[[server.api_keys]]\ntenant = "a"\nsha256 = "abc"\n', "sha256|pattern"),
+        (
+            MINIMAL + f'[[server.api_keys]]\ntenant = "b\\u0000b"\nsha256 = "{"0" * 64}"\n',
+            r"\$\.server\.api_keys\[0\]\.tenant",
+        ),
+        (MINIMAL + '[engine]\ndevice = "gpu"\n', r"\$\.engine\.device"),
     ],
 )
 def test_a_bad_setting_is_named(text: str, expected: str) -> None:

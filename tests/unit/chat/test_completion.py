@@ -112,6 +112,11 @@ async def test_an_unfinished_character_at_the_end_becomes_a_replacement_characte
     engine.script = vocabulary.script("one", b"\xf0\x9f")
     _, _, done = await complete(completions)
     assert done.text == "one\ufffd"
+    turns: list[tuple[Role, str]] = [("user", "x"), ("assistant", done.text), ("user", "y")]
+    await complete(completions, messages(*turns))
+    # What was seen is sent on; the half character is not, for other bytes could complete it.
+    prompt = memoryview(engine.generated[-1].token_ids).cast("I")
+    assert vocabulary.ids[b"\xf0\x9f"] not in prompt
 
 
 async def test_a_client_that_sends_the_reply_back_gets_the_ids_that_were_generated(

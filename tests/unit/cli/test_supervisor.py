@@ -52,6 +52,17 @@ async def test_a_child_that_dies_is_started_again() -> None:
     assert notices[:2] == ["the sleeper ended (status -9)", "starting the sleeper again"]
 
 
+async def test_a_child_that_dies_again_and_again_is_started_ever_more_slowly() -> None:
+    starts: list[Process] = []
+    supervisor = Supervisor((child("hopeless", "import sys; sys.exit(1)", starts),), print)
+    running = asyncio.create_task(supervisor.run())
+    await asyncio.sleep(2.5)
+    supervisor.stop()
+    await running
+    # Pauses of 0.2, 0.4, 0.8 and 1.6 s.
+    assert 2 <= len(starts) <= 5
+
+
 async def test_children_stop_in_the_order_given_each_after_the_one_before() -> None:
     first: list[Process] = []
     second: list[Process] = []

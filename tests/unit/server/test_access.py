@@ -90,6 +90,7 @@ async def test_the_key_decides_whose_cache_a_request_uses() -> None:
         {"Host": "evil.example"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[x"},
         {"Sec-Fetch-Site": "cross-site"},
     ],
 )

@@ -89,3 +89,12 @@ def test_a_digest_that_is_none_is_a_configuration_error() -> None:
 )
 def test_loopback_names(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_every_byte_of_a_keys_digest_counts() -> None:
+    right = digest("ka")
+    for place in (0, 7, 32, 63):
+        wrong = right[:place] + ("0" if right[place] != "0" else "1") + right[place + 1 :]
+        config = ServerConfig(api_keys=(ApiKey(tenant="alice", sha256=wrong),))
+        with pytest.raises(Unauthorized):
+            Keys.from_config(config).tenant(["Bearer ka"])

@@ -367,6 +367,20 @@ async def test_a_question_that_is_not_answered_in_time_is_unavailable(socket_pat
             await client.ask(timeout_s=0.05)
 
 
+async def test_an_engine_that_lives_and_does_nothing_is_given_up(socket_path: Path) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(HELLO))
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_unix_server(greet, socket_path)
+    async with server, EngineClient(socket_path, frozen_after_s=0.1) as client:
+        await asyncio.wait_for(client.wait_ready(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(EngineUnavailable, match="lost"):
+                await collect(client, request("a"))
+
+
 async def test_an_engine_of_another_protocol_is_not_used(socket_path: Path) -> None:
     greetings = 0
 
