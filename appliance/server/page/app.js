@@ -9,8 +9,8 @@ import { Tree } from "/page/tree.js";
 const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
 // Calmer than the model's own distribution, which small models do not bear well.
-// Small models fall into loops without the penalty.
-const SAMPLING = { temperature: 0.5, top_p: 0.9, repetition_penalty: 1.1, max_tokens: 256 };
+// Small models fall into loops without a penalty; one that counts the prompt spoils short answers.
+const SAMPLING = { temperature: 0.5, top_p: 0.9, frequency_penalty: 0.3, max_tokens: 256 };
 
 const element = (id) => document.getElementById(id);
 const field = element("composer-text");
