@@ -92,7 +92,6 @@ class Generation:
             self.failure = error
         finally:
             if self.finish_reason is None:
-                self._is_stopping = True
                 self.finish_reason = "cancelled"
 
     def stop(self) -> None:

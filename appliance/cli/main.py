@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.errors import ApplianceError
-
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,12 +18,9 @@ from appliance.cli.supervisor import Child, Process, Supervisor, spawn
 from appliance.cli.terminal import console
 from appliance.config import Config, dump_config
 from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.folder import FolderLock
 from appliance.errors import ConfigError
-
-SOCKET_PATH_BYTES_MAX = 107
-"""The longest address of a unix socket, sun_path in unix(7)."""
 
 SERVER_STOP_S = 10.0
 ENGINE_STOP_S = 10.0

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.errors import ApplianceError, ConfigError
 
 log = logging.getLogger("appliance.supervisor")
@@ -25,7 +26,6 @@ RESTART_DELAY_MIN_S = 0.2
 RESTART_DELAY_MAX_S = 10.0
 STABLE_AFTER_S = 30.0
 KILL_AFTER_S = 10.0
-BAD_INPUT_EXIT = 2
 LISTEN_BACKLOG = 1024
 
 
@@ -174,7 +174,7 @@ class Supervisor:
                 return
             log.warning("child_ended", extra={"child": child.name, "status": status})
             self._notice(f"the {child.name} ended (status {status})")
-            if status == BAD_INPUT_EXIT:
+            if status == EXIT_BAD_INPUT:
                 raise ChildFailed(f"the {child.name} refused to start (see its last line)")
             if time.monotonic() - started > STABLE_AFTER_S:
                 delay_s = RESTART_DELAY_MIN_S

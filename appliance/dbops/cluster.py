@@ -42,6 +42,8 @@ Progress = Callable[[str], None]
 SUPERUSER = "postgres"
 PORT = 5432
 SOCKET_PATH_BYTES_MAX = 107
+"""The longest address of a unix socket, sun_path in unix(7)."""
+
 HERE = Path("/proc/self/cwd")
 INIT_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 600.0

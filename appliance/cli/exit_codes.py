@@ -1,0 +1,9 @@
+"""Exit codes that the `appliance` command gives and its supervisor reads. Zero is success."""
+
+from __future__ import annotations
+
+EXIT_BAD_INPUT = 2
+"""The input or the set-up is at fault: starting again cannot help."""
+
+EXIT_INTERRUPTED = 130
+"""Ctrl-C before anything ran that could be stopped in order."""
