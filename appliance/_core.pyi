@@ -95,16 +95,18 @@ class PrefixIndex:
         """Raises ValueError unless there is a page and a row, and at most 2**32 slots."""
 
     def admit(
-        self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], reserve_tokens: int
+        self,
+        token_ids: bytes,
+        stretches: Sequence[tuple[bytes, int]],
+        reserve_tokens: int,
+        *,
+        after: int | None = None,
+        conversation: bytes = b"",
     ) -> Lease | None:
-        """Match, lock and reserve in one call.
+        """SEAM"""
 
-        Finds the longest cached prefix of all but the last token, locks it, and takes pages for
-        `reserve_tokens` positions in all (at least len(token_ids)), evicting if needed. None (and no
-        change) when the pages cannot be had. `stretches`: (namespace, tokens) in path order, covering
-        the prompt; one of no tokens at the end names the namespace of the reply. Raises ValueError on
-        malformed input, and when `reserve_tokens` is more than the whole device has.
-        """
+    def node_tokens(self, node: int) -> int | None:
+        """SEAM"""
 
     def stats(self) -> dict[str, int]:
         """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, hit_tokens,
@@ -142,15 +144,22 @@ class Lease:
     def grow(self, tokens: int) -> bool:
         """Make room for `tokens` positions in all; False (and no change) when there are no pages."""
 
-    def commit(self, token_ids: bytes) -> None:
-        """All of `token_ids` (from position 0) have their K/V in the leased pages: put them into the
-        tree under the lease's stretches, the last stretch going on for tokens past the prompt.
+    @property
+    def node(self) -> int:
+        """SEAM"""
 
-        May be called again with more tokens, and with fewer than the prompt (a prefill that was cut
-        off); with no more than before nothing happens. Rows are immutable once committed. Raises
-        ValueError when the tokens differ from what was admitted or committed, go past the reserved
-        room, or the lease is released.
-        """
+    @property
+    def prompt_tokens(self) -> int:
+        """SEAM"""
+
+    def token_ids(self) -> bytes:
+        """SEAM"""
+
+    def append(self, token_ids: bytes) -> None:
+        """SEAM"""
+
+    def commit(self, tokens: int) -> None:
+        """SEAM"""
 
     def release(self) -> None:
         """Unlock, and free the pages that the tree did not take. Idempotent. The page table is empty

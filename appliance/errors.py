@@ -83,6 +83,12 @@ class EngineUnavailable(ApplianceError):
     retry_after_s = 2
 
 
+class UnknownNode(ApplianceError):
+    """The engine does not have the place a request goes on from; it needs the whole prompt."""
+
+    code = "unknown_node"
+
+
 class InsufficientMemory(ApplianceError):
     """The engine ran out of memory on this request; other requests go on."""
 

@@ -31,3 +31,8 @@ def count(token_ids: TokenIds) -> int:
 def head(token_ids: TokenIds, tokens: int) -> TokenIds:
     """The first `tokens` ids."""
     return token_ids[: tokens * BYTES_PER_TOKEN]
+
+
+def tail(token_ids: TokenIds, skipped: int) -> TokenIds:
+    """The ids after the first `skipped`."""
+    return token_ids[skipped * BYTES_PER_TOKEN :]

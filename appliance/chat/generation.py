@@ -6,26 +6,50 @@ prompt means, or where a reply is stored.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
 
 from appliance import errors
 from appliance._core import StreamDecoder
 from appliance.chat.events import Delta, Usage
 from appliance.chat.params import GenerationParams
 from appliance.chat.reply import Reply, ids_of
-from appliance.errors import ApplianceError, GenerationFailed
+from appliance.errors import ApplianceError, GenerationFailed, UnknownNode
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import count, head
 from appliance.wire.client import EngineClient
-from appliance.wire.frames import Admitted, Finished, FinishReason, Generate, TokenLogprobs, Tokens
+from appliance.wire.frames import (
+    Admitted,
+    Finished,
+    FinishReason,
+    Generate,
+    Node,
+    TokenLogprobs,
+    Tokens,
+)
 
 _ERRORS: dict[str, type[ApplianceError]] = {
     kind.code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, ApplianceError) and kind is not ApplianceError
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onward:
+    """A request as one of a conversation's.
+
+    `node` is where the engine is to go on, and then the prompt holds what follows it; `whole` gives the
+    prompt from the start, should the engine not know the node.
+    """
+
+    conversation: bytes
+    node: Node | None
+    whole: Callable[[], Awaitable[Prompt]]
 
 
 class Generation:
@@ -43,8 +67,10 @@ class Generation:
         prompt: Prompt,
         params: GenerationParams,
         new_tokens_max: int,
+        onward: Onward | None = None,
     ) -> None:
         self._engine = engine
+        self._onward = onward
         self._prompt_tokens = prompt.tokens
         self._tokenizer = model.tokenizer
         self._decoder = StreamDecoder(
@@ -58,6 +84,8 @@ class Generation:
             new_tokens_max=new_tokens_max,
             stop_token_ids=list(model.stop_token_ids),
             closing=prompt.closing,
+            after=None if onward is None else onward.node,
+            conversation=b"" if onward is None else onward.conversation,
         )
         self._generated = bytearray()
         self._delivered: list[str] = []
@@ -66,6 +94,7 @@ class Generation:
         self.admitted: Admitted | None = None
         self.finish_reason: FinishReason | None = None
         self.failure: ApplianceError | None = None
+        self._node: Node | None = None
 
     async def run(self) -> AsyncGenerator[Admitted | Delta, None]:
         """Send the request; yield Admitted once, then Deltas.
@@ -76,11 +105,7 @@ class Generation:
             self.finish_reason = "cancelled"
             return
         try:
-            # Tokens whose text is held back were received, and seen by nobody.
-            stream = self._engine.generate(
-                self._request, seen_tokens=lambda: self._decoder.delivered_tokens
-            )
-            async with aclosing(stream) as events:
+            async with aclosing(self._events()) as events:
                 async for event in events:
                     delta = self._receive(event)
                     if delta is not None:
@@ -93,6 +118,32 @@ class Generation:
         finally:
             if self.finish_reason is None:
                 self.finish_reason = "cancelled"
+
+    async def _events(self) -> AsyncGenerator[Admitted | Tokens | Finished, None]:
+        """The engine's events; when it does not know the node, those of the whole prompt."""
+        async with aclosing(self._sent()) as events:
+            async for event in events:
+                if isinstance(event, Finished) and event.error_code == UnknownNode.code:
+                    break
+                yield event
+            else:
+                return
+        assert self._onward is not None
+        whole = await self._onward.whole()
+        if self._is_stopping:
+            return
+        self._request = msgspec.structs.replace(
+            self._request, after=None, token_ids=whole.token_ids, stretches=list(whole.stretches)
+        )
+        async with aclosing(self._sent()) as events:
+            async for event in events:
+                yield event
+
+    def _sent(self) -> AsyncGenerator[Admitted | Tokens | Finished, None]:
+        # Tokens whose text is held back were received, and seen by nobody.
+        return self._engine.generate(
+            self._request, seen_tokens=lambda: self._decoder.delivered_tokens
+        )
 
     def stop(self) -> None:
         """End the reply where it was delivered; `run` then ends with the reason `cancelled`."""
@@ -109,9 +160,11 @@ class Generation:
         text = "".join(self._delivered)
         generated = bytes(self._generated)
         kept = generated if self._is_complete else head(generated, self._decoder.delivered_tokens)
+        token_ids = ids_of(self._tokenizer, text, kept)
         return Reply(
             text=text,
-            token_ids=ids_of(self._tokenizer, text, kept),
+            token_ids=token_ids,
+            node=self._node if token_ids == kept else None,
             finish_reason=self.finish_reason,
             usage=Usage(
                 prompt_tokens=self._prompt_tokens,
@@ -140,6 +193,7 @@ class Generation:
 
     def _end(self, event: Finished) -> Delta | None:
         self.finish_reason = event.reason
+        self._node = event.node
         if event.reason == "failed":
             self.failure = _failure(event)
         if event.reason not in ("stop", "length"):

@@ -5,26 +5,30 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from uuid import UUID
 
 from appliance.chat.history import prompt_messages, spoken, system_message, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
+from appliance.chat.tips import KnownTurn, Tips
 from appliance.errors import InvalidRequest, NotFound
 from appliance.prompt.characters import Characters
 from appliance.prompt.contents import encode_content
+from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.truncate import window
+from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
 from appliance.store.text import storable
 from appliance.wire.client import EngineClient
+from appliance.wire.frames import Node
 
 
 class Place(Enum):
@@ -37,31 +41,41 @@ class Place(Enum):
 class Plan:
     """A turn before its reply.
 
-    `user` is None when a reply is regenerated. `title` is set for the first message of a
-    conversation without one, `anchor_id` when the front of the path is not in the prompt.
+    `after` is where the engine is to go on; then the prompt holds what follows, and `whole` gives all
+    of it. `user` is None when a reply is regenerated; `place_id` is what the user's message answers.
+    `title` is set for the first message of a conversation without one, `anchor_id` when the front of
+    the path is not in the prompt.
     """
 
     tenant: str
     conversation_id: UUID
     turn_key: UUID
     parent_id: UUID | None
+    place_id: UUID | None
     user: NewMessage | None
     assistant_id: UUID
-    prompt: Prompt
-    messages_dropped: int
+    fitted: Fitted
+    after: Node | None
+    whole: Callable[[], Awaitable[Prompt]]
     anchor_id: UUID | None
     title: str | None
+
+    @property
+    def prompt(self) -> Prompt:
+        """What the engine is to answer."""
+        return self.fitted.prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Plans turns. Holds no state of its own."""
+    """Plans turns, with what `tips` knows of the conversation where it goes on. Else holds no state."""
 
     ledger: Ledger
     engine: EngineClient
     model: ModelText
     characters: Characters
     limits: ChatLimits
+    tips: Tips
     new_id: Callable[[], UUID]
 
     async def send(
@@ -78,11 +92,16 @@ class Planner:
         text = storable(text)
         conversation = await self.ledger.get(tenant, conversation_id)
         parent_id = conversation.head_id if isinstance(parent, Place) else parent
-        path = await self._path(conversation, parent_id)
+        # A head was not deleted; of another parent, only the path tells.
+        at_head = parent_id is not None and parent_id == conversation.head_id
+        known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
+        path = () if known is not None else await self._path(conversation, parent_id)
         if turn_key is not None:
             places = [parent_id]
-            if isinstance(parent, Place) and len(path) >= 2:
-                places.append(path[-2].parent_id)  # the head may be the reply of this very turn
+            if isinstance(parent, Place) and known is not None:
+                places.append(known.place_id)  # the head may be the reply of this very turn
+            elif isinstance(parent, Place) and len(path) >= 2:
+                places.append(path[-2].parent_id)
             for place in places:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
@@ -99,16 +118,24 @@ class Planner:
             token_ids=token_ids,
             tokenizer=tokenizer.fingerprint,
         )
-        fitted = await self._fit(conversation, path, user)
+        fitted = None if known is None else self._continued(conversation, known, user)
+        after = None if fitted is None or known is None else known.node
+        if fitted is None:
+            if known is not None:
+                path = await self._path(conversation, parent_id)
+            fitted = await self._fit(conversation, path, user)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
             turn_key=turn_key or self.new_id(),
             parent_id=parent_id,
+            place_id=parent_id,
             user=user,
             assistant_id=self.new_id(),
-            prompt=fitted.prompt,
-            messages_dropped=fitted.dropped,
+            fitted=fitted,
+            after=after,
+            whole=partial(self._whole, conversation, parent_id, user),
+            # A prompt that goes on drops what the one before it dropped.
             anchor_id=_anchor(path, fitted.dropped),
             title=None if conversation.title else title_of(text),
         )
@@ -128,10 +155,12 @@ class Planner:
             conversation_id=conversation_id,
             turn_key=self.new_id(),
             parent_id=path[-1].message_id,
+            place_id=path[-1].parent_id,
             user=None,
             assistant_id=self.new_id(),
-            prompt=fitted.prompt,
-            messages_dropped=fitted.dropped,
+            fitted=fitted,
+            after=None,
+            whole=partial(self._whole, conversation, path[-1].message_id, None),
             anchor_id=_anchor(path, fitted.dropped),
             title=None,
         )
@@ -171,6 +200,25 @@ class Planner:
             raise InvalidRequest("this message is not a reply of the model", param="message_id")
         return path[:-1]
 
+    def _continued(
+        self, conversation: Conversation, known: KnownTurn, user: NewMessage
+    ) -> Fitted | None:
+        message = _new_message(user, conversation.tenant)
+        return continued(self.model.chat_format, known.tip, message, self._window())
+
+    async def _whole(
+        self, conversation: Conversation, leaf_id: UUID | None, user: NewMessage | None
+    ) -> Prompt:
+        path = await self._path(conversation, leaf_id)
+        return (await self._fit(conversation, path, user)).prompt
+
+    def _window(self) -> Window:
+        return window(
+            limit=context_tokens(self.engine),
+            reserve=self.limits.reply_reserve_tokens,
+            step=self.limits.truncation_step_tokens,
+        )
+
     async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
@@ -183,11 +231,7 @@ class Planner:
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
-        space = window(
-            limit=context_tokens(self.engine),
-            reserve=self.limits.reply_reserve_tokens,
-            step=self.limits.truncation_step_tokens,
-        )
+        space = self._window()
         chars = sum(len(message.content) for message in history if message.token_ids is None)
         system = system_message(character)
         return await off_loop(chars, lambda: fit(self.model.chat_format, system, history, space))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from appliance._core import Tokenizer
 from appliance.chat.events import Usage
 from appliance.tokens import TokenIds, unpack
-from appliance.wire.frames import FinishReason
+from appliance.wire.frames import FinishReason, Node
 
 REPLACEMENT = "\ufffd"
 """Stands for bytes that are no character."""
@@ -21,13 +21,15 @@ REPLACEMENT = "\ufffd"
 class Reply:
     """What was delivered of a reply, computed once when it has ended.
 
-    `token_ids` are ids of exactly `text`, None where the vocabulary cannot write it.
+    `token_ids` are ids of exactly `text`, None where the vocabulary cannot write it. `node` is where
+    the engine has prompt, reply and closing tokens, None when it has other tokens than these.
     """
 
     text: str
     token_ids: TokenIds | None
     finish_reason: FinishReason
     usage: Usage
+    node: Node | None
 
 
 def ids_of(tokenizer: Tokenizer, text: str, generated: TokenIds) -> TokenIds | None:

@@ -16,13 +16,15 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
-from appliance.chat.generation import Generation
+from appliance.chat.generation import Generation, Onward
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Plan, Planner
 from appliance.chat.prompting import context_tokens, room_for_reply
 from appliance.chat.reply import Reply, encoding_of, remember
 from appliance.chat.running import Key, RunningTurns
+from appliance.chat.tips import KnownTurn, Tips
 from appliance.prompt.characters import Characters
+from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
@@ -65,14 +67,17 @@ class Turns:
         self._engine = engine
         self._model = model
         self._limits = limits
+        tips = Tips()
         self._planner = Planner(
             ledger=ledger,
             engine=engine,
             model=model,
             characters=characters,
             limits=limits,
+            tips=tips,
             new_id=new_id,
         )
+        self._tips = tips
         self._running = running
         self._tasks: set[asyncio.Task[StoredTurn]] = set()
 
@@ -209,6 +214,11 @@ class Turns:
             self._model,
             request_id=str(plan.assistant_id),
             prompt=plan.prompt,
+            onward=Onward(
+                conversation=f"{plan.tenant}/{plan.conversation_id}".encode(),
+                node=plan.after,
+                whole=plan.whole,
+            ),
             params=params,
             new_tokens_max=room_for_reply(
                 context, plan.prompt.tokens, params.new_tokens_max, self._limits
@@ -242,13 +252,34 @@ class Turns:
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
-        task.add_done_callback(partial(self._stored, key, plan))
+        known = self._known(plan, reply) if text == reply.text else None
+        task.add_done_callback(partial(self._stored, key, plan, known))
         return _Storing(reply=reply, task=task)
 
-    def _stored(self, key: Key, plan: Plan, task: asyncio.Task[StoredTurn]) -> None:
+    def _known(self, plan: Plan, reply: Reply) -> KnownTurn | None:
+        """What the next turn may go on from, once this one is stored."""
+        if reply.node is None or reply.token_ids is None:
+            return None
+        tip = tip_after(
+            self._model.chat_format,
+            plan.fitted,
+            reply.text,
+            reply_tokens=count(reply.token_ids),
+            end=reply.node.tokens,
+        )
+        if tip is None:
+            return None
+        return KnownTurn(
+            reply_id=plan.assistant_id, place_id=plan.place_id, node=reply.node, tip=tip
+        )
+
+    def _stored(
+        self, key: Key, plan: Plan, known: KnownTurn | None, task: asyncio.Task[StoredTurn]
+    ) -> None:
         self._tasks.discard(task)
-        self._running.release(key)
         error = None if task.cancelled() else task.exception()
+        self._tips.put(key, known if error is None and not task.cancelled() else None)
+        self._running.release(key)
         if error is not None:
             log.error(
                 "turn_not_stored",
@@ -268,7 +299,7 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
         assistant_message_id=plan.assistant_id,
         prompt_tokens=plan.prompt.tokens,
         prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
-        messages_dropped=plan.messages_dropped,
+        messages_dropped=plan.fitted.dropped,
     )
 
 

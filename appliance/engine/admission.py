@@ -12,10 +12,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from appliance import tokens
-from appliance.engine.sampler import History, needs_history
 from appliance.engine.sequence import RequestKey, Sequence
 from appliance.errors import ContextLengthExceeded, InvalidRequest
 from appliance.wire.frames import Generate, Sampling
@@ -40,9 +37,11 @@ def check_request(request: Generate, limits: RequestLimits) -> None:
     """Raises InvalidRequest or ContextLengthExceeded, with the field's name in `param`."""
     _check_ids(request.token_ids, "token_ids", limits.vocab_size)
     _check_ids(request.closing, "closing", limits.vocab_size)
-    prompt_tokens = tokens.count(request.token_ids)
-    if prompt_tokens == 0:
-        raise InvalidRequest("the prompt holds no token", param="token_ids")
+    if not request.token_ids:
+        raise InvalidRequest("the prompt holds no new token", param="token_ids")
+    prompt_tokens = _first(request) + tokens.count(request.token_ids)
+    if request.after is not None and request.after.tokens < 1:
+        raise InvalidRequest("no token leads to a node", param="after")
     if any(count < 0 for _, count in request.stretches) or (
         sum(count for _, count in request.stretches) != prompt_tokens
     ):
@@ -68,7 +67,6 @@ def make_sequence(
     arrived_at: float,
     limits: RequestLimits,
     model_fingerprint: str,
-    device: torch.device,
 ) -> Sequence:
     """The waiting sequence of a request that passed `check_request`.
 
@@ -77,10 +75,9 @@ def make_sequence(
     """
     prompt = array("I")
     prompt.frombytes(request.token_ids)
-    last = limits.context_tokens_max - len(prompt) - request.new_tokens_max
-    history = None
-    if needs_history(request.sampling):
-        history = History(prompt, vocab_size=limits.vocab_size, device=device)
+    first = _first(request)
+    prompt_tokens = first + len(prompt)
+    last = limits.context_tokens_max - prompt_tokens - request.new_tokens_max
     prefix = model_fingerprint.encode()
     seed = request.sampling.seed
     return Sequence(
@@ -93,10 +90,14 @@ def make_sequence(
         ordinal=ordinal,
         arrived_at=arrived_at,
         tokens=prompt,
-        prompt_tokens=len(prompt),
+        first=first,
+        prompt_tokens=prompt_tokens,
         stop_token_ids=frozenset(request.stop_token_ids),
-        history=history,
     )
+
+
+def _first(request: Generate) -> int:
+    return 0 if request.after is None else request.after.tokens
 
 
 def _check_ids(token_ids: tokens.TokenIds, param: str, vocab_size: int) -> None:

@@ -23,8 +23,8 @@ def check_engine(
         assert sequence.lease is not None, f"active {sequence.key} holds no pages"
         pages = tokens.unpack(sequence.lease.page_table)
         assert len(set(pages)) == len(pages), f"{sequence.key} holds a page twice"
-        assert sequence.computed < len(sequence.tokens) <= len(pages) * page_size, (
-            f"{sequence.key}: {sequence.computed} computed of {len(sequence.tokens)} tokens "
+        assert sequence.computed < sequence.length <= len(pages) * page_size, (
+            f"{sequence.key}: {sequence.computed} computed of {sequence.length} tokens "
             f"in {len(pages)} pages"
         )
         for place, page in enumerate(pages):

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from appliance import tokens
-from appliance._core import PrefixIndex
+from appliance._core import Lease, PrefixIndex
+from appliance.engine import answers
 from appliance.engine.admission import RequestLimits, check_request, make_sequence
 from appliance.engine.counters import Counters
 from appliance.engine.runner import Outcome, Runner
-from appliance.engine.sampler import Choice, Sampled, sample
+from appliance.engine.sampler import Choice, History, Sampled, needs_history, sample
 from appliance.engine.scheduler import (
     Chunk,
     admission_order,
@@ -33,10 +34,11 @@ from appliance.errors import (
     InvalidRequest,
     Overloaded,
     ShuttingDown,
+    UnknownNode,
 )
 from appliance.model.decoder import Decoder
 from appliance.model.kv_cache import KVCache
-from appliance.wire.frames import Admitted, Finished, FinishReason, Frame, Generate, Tokens
+from appliance.wire.frames import FinishReason, Frame, Generate, Node, Tokens
 
 log = logging.getLogger("appliance.engine")
 
@@ -61,9 +63,11 @@ class EngineLoop:
         index: PrefixIndex,
         settings: LoopSettings,
         *,
+        instance: str,
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
     ) -> None:
+        """`instance` names this process in the nodes it gives out."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
@@ -73,6 +77,7 @@ class EngineLoop:
         self._limits = RequestLimits(
             vocab_size=decoder.config.vocab_size, context_tokens_max=settings.context_tokens_max
         )
+        self._instance = instance
         self._clock = clock
         self._send = send
         self._arrivals = 0
@@ -116,7 +121,6 @@ class EngineLoop:
             arrived_at=self._clock(),
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
-            device=self._decoder.device,
         )
         self._live[key] = sequence
         self._waiting.append(sequence)
@@ -177,6 +181,7 @@ class EngineLoop:
         self.counters.preempted += 1
         sequence.lost_tokens = sequence.computed
         sequence.commit(sequence.computed)
+        sequence.recall()
         sequence.release()
         sequence.state = State.WAITING
         self._running.remove(sequence)
@@ -196,9 +201,11 @@ class EngineLoop:
             page_size=self._page_size,
         ):
             return False
-        lease = self._index.admit(
-            sequence.tokens.tobytes(), sequence.path_stretches, tokens_to_reserve(sequence)
-        )
+        try:
+            lease = self._lease(sequence)
+        except UnknownNode as error:
+            self._fail(sequence, error)
+            return True
         if lease is None:
             if self._running or self._closing:
                 return False
@@ -207,13 +214,44 @@ class EngineLoop:
         # Before anything else: a later admission or growth may take the source page.
         if lease.copy is not None:
             self._runner.copy_rows(lease.copy)
-        sequence.lease = lease
-        sequence.computed = lease.hit_tokens
+        sequence.hold(lease)
+        if sequence.computed < sequence.first:
+            sequence.recall()
+        if sequence.history is None and needs_history(sequence.request.sampling):
+            sequence.history = self._history(sequence)
         sequence.state = State.RUNNING
         self._waiting.remove(sequence)
         self._running.append(sequence)
         self._announce(sequence, lease.hit_tokens)
         return True
+
+    def _lease(self, sequence: Sequence) -> Lease | None:
+        """Pages for a waiting sequence; None when they cannot be had. Raises UnknownNode."""
+        after = None
+        if sequence.first > 0:
+            node = sequence.request.after
+            assert node is not None
+            if (
+                node.instance != self._instance
+                or self._index.node_tokens(node.number) != node.tokens
+            ):
+                raise UnknownNode("the engine does not have this node")
+            after = node.number
+        return self._index.admit(
+            sequence.tokens.tobytes(),
+            sequence.path_stretches,
+            tokens_to_reserve(sequence),
+            after=after,
+            conversation=sequence.request.conversation,
+        )
+
+    def _history(self, sequence: Sequence) -> History:
+        assert sequence.lease is not None
+        return History(
+            tokens.unpack(sequence.lease.token_ids()),
+            vocab_size=self._limits.vocab_size,
+            device=self._decoder.device,
+        )
 
     def _announce(self, sequence: Sequence, hit_tokens: int) -> None:
         """Tell the server of an admission, the first time; later ones only resume."""
@@ -226,14 +264,9 @@ class EngineLoop:
         self.counters.admitted += 1
         self.counters.prompt_tokens += sequence.prompt_tokens
         self.counters.prefix_hit_tokens += hit_tokens
-        connection, request_id = sequence.key
-        admitted = Admitted(
-            request_id=request_id,
-            prompt_tokens=sequence.prompt_tokens,
-            prefix_hit_tokens=hit_tokens,
-            queue_wait_ms=(self._clock() - sequence.arrived_at) * 1000,
-        )
-        self._send(connection, admitted)
+        wait_ms = (self._clock() - sequence.arrived_at) * 1000
+        event = answers.admitted(sequence, hit_tokens=hit_tokens, queue_wait_ms=wait_ms)
+        self._send(sequence.key[0], event)
 
     def _sample(self, chunks: Iterable[Chunk], outcomes: list[Outcome]) -> list[Sampled | None]:
         """The next token of each chunk that has logits, in order; None where they are not finite."""
@@ -246,7 +279,7 @@ class EngineLoop:
                 Choice(
                     sampling=chunk.sequence.request.sampling,
                     seed=chunk.sequence.seed,
-                    position=len(chunk.sequence.tokens),
+                    position=chunk.sequence.length,
                     history=chunk.sequence.history,
                 )
             )
@@ -281,10 +314,10 @@ class EngineLoop:
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """The reply is complete: say so now, write the K/V still missing in the next step."""
         self.counters.finished += 1
-        self._tell_finished(sequence, reason)
+        sequence.tokens.frombytes(sequence.closing)
+        self._tell_finished(sequence, reason, node=self._node(sequence, sequence.length))
         sequence.state = State.CLOSING
         sequence.arrivals_before_end = self._arrivals
-        sequence.tokens.frombytes(sequence.closing)
         self._running.remove(sequence)
         self._closing.append(sequence)
         self._close(sequence)
@@ -292,7 +325,7 @@ class EngineLoop:
     def _close(self, sequence: Sequence) -> None:
         """Commit and release a closing sequence once all its K/V are written."""
         if sequence.pending_tokens == 0:
-            sequence.commit(len(sequence.tokens))
+            sequence.commit(sequence.length)
             sequence.release()
             self._closing.remove(sequence)
 
@@ -314,8 +347,10 @@ class EngineLoop:
         error: ApplianceError | None = None,
     ) -> None:
         """End a waiting or running sequence at once; its first `commit` tokens stay cached."""
+        node = None
         if sequence.state is State.RUNNING:
             sequence.commit(commit)
+            node = self._node(sequence, min(commit, sequence.computed))
             sequence.release()
             self._running.remove(sequence)
         else:
@@ -324,32 +359,29 @@ class EngineLoop:
             self.counters.cancelled += 1
         else:
             self.counters.failed += 1
-        self._tell_finished(sequence, reason, error)
+        self._tell_finished(sequence, reason, error, node=node)
+
+    def _node(self, sequence: Sequence, tokens: int) -> Node | None:
+        """Where this sequence leaves off, with that many tokens committed by its end."""
+        assert sequence.lease is not None
+        if tokens == 0:
+            return None
+        return Node(instance=self._instance, number=sequence.lease.node, tokens=tokens)
 
     def _tell_finished(
-        self, sequence: Sequence, reason: FinishReason, error: ApplianceError | None = None
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: ApplianceError | None = None,
+        *,
+        node: Node | None = None,
     ) -> None:
         del self._live[sequence.key]
-        connection, request_id = sequence.key
-        finished = Finished(
-            request_id=request_id,
-            reason=reason,
-            new_tokens=sequence.new_tokens,
-            error_code=None if error is None else error.code,
-            error_message=None if error is None else error.message,
-        )
-        self._send(connection, finished)
+        self._send(sequence.key[0], answers.finished(sequence, reason, node=node, error=error))
 
     def _refuse(self, connection: int, request_id: str, error: ApplianceError) -> None:
         self.counters.refused += 1
-        finished = Finished(
-            request_id=request_id,
-            reason="failed",
-            new_tokens=0,
-            error_code=error.code,
-            error_message=error.message,
-        )
-        self._send(connection, finished)
+        self._send(connection, answers.refused(request_id, error))
 
     def _pages_available(self) -> int:
         pages = self._index.stats()

@@ -120,7 +120,7 @@ def build_batch(chunks: Sequence[Chunk], page_size: int) -> StepBatch:
         pages = np.frombuffer(sequence.lease.page_table, dtype=np.uint32)[: -(-stop // page_size)]
         at = np.arange(start, stop, dtype=np.int64)
         positions.append(at)
-        token_ids.append(np.asarray(sequence.tokens[start:stop], dtype=np.int64))
+        token_ids.append(np.asarray(sequence.ids(start, stop), dtype=np.int64))
         slots.append((pages[at // page_size] * page_size + at % page_size).astype(np.uint32))
         page_tables.append(pages.tobytes())
         query_starts.append(query_starts[-1] + chunk.count)

@@ -28,10 +28,11 @@ class State(enum.Enum):
 class Sequence:
     """One request on its way: its tokens, how many of them have K/V, and its hold on pages.
 
-    `tokens` are the prompt, the reply and, once closing, the closing tokens. K/V of positions
-    `[0, computed)` are written in the leased pages. `ordinal` counts arrivals: the youngest has the
-    highest. `arrivals_before_end`: how many had arrived when its reply ended. `lost_tokens`: how many
-    tokens had K/V when the sequence was preempted, until it runs again.
+    `tokens` are, from position `first` on, the prompt, the reply and, once closing, the closing
+    tokens; those before `first` only the index has. K/V of positions `[0, computed)` are written in
+    the leased pages, and the lease knows the tokens of `[0, told)`. `ordinal` counts arrivals: the
+    youngest has the highest. `arrivals_before_end`: how many had arrived when its reply ended.
+    `lost_tokens`: how many tokens had K/V when the sequence was preempted, until it runs again.
     """
 
     key: RequestKey
@@ -42,21 +43,33 @@ class Sequence:
     ordinal: int
     arrived_at: float
     tokens: array[int]
+    first: int
     prompt_tokens: int
     stop_token_ids: frozenset[int]
     history: History | None = None
     state: State = State.WAITING
     lease: Lease | None = None
     computed: int = 0
+    told: int = 0
     new_tokens: int = 0
     announced: bool = False
     arrivals_before_end: int | None = None
     lost_tokens: int | None = None
 
     @property
+    def length(self) -> int:
+        """Positions of all tokens so far."""
+        return self.first + len(self.tokens)
+
+    @property
     def pending_tokens(self) -> int:
         """Tokens whose K/V are still to be computed."""
-        return len(self.tokens) - self.computed
+        return self.length - self.computed
+
+    def ids(self, start: int, stop: int) -> array[int]:
+        """The tokens of positions `[start, stop)`, none of them before `first`."""
+        assert start >= self.first
+        return self.tokens[start - self.first : stop - self.first]
 
     @property
     def room_needed(self) -> int:
@@ -65,14 +78,34 @@ class Sequence:
         The closing tokens are counted from the start, so that closing can never lack a page.
         """
         if self.state is State.CLOSING:
-            return len(self.tokens)
-        return len(self.tokens) + 1 + tokens.count(self.closing)
+            return self.length
+        return self.length + 1 + tokens.count(self.closing)
 
     @property
     def path_stretches(self) -> list[tuple[bytes, int]]:
-        """The stretches of all tokens so far: a reply goes on under the prompt's last namespace."""
+        """The stretches of `tokens`: a reply goes on under the prompt's last namespace."""
         namespace, count = self.stretches[-1]
-        return [*self.stretches[:-1], (namespace, count + self.new_tokens)]
+        path = [*self.stretches[:-1], (namespace, count + self.new_tokens)]
+        skipped = self.first
+        while skipped > 0:
+            namespace, count = path[0]
+            path[:1] = [(namespace, count - skipped)] if count > skipped else []
+            skipped -= min(count, skipped)
+        return path
+
+    def hold(self, lease: Lease) -> None:
+        """Go on in these pages, from the end of what was found in the cache."""
+        self.lease = lease
+        self.computed = lease.hit_tokens
+        self.told = self.length
+
+    def recall(self) -> None:
+        """Get the tokens before `first` from the lease: O(prompt)."""
+        if self.first > 0:
+            assert self.lease is not None
+            known = array("I", tokens.unpack(tokens.head(self.lease.token_ids(), self.first)))
+            self.tokens = known + self.tokens
+            self.first = 0
 
     def release(self) -> None:
         """Give the pages back; what was committed stays cached."""
@@ -82,8 +115,11 @@ class Sequence:
         self.computed = 0
 
     def commit(self, count: int) -> None:
-        """Put the first `count` tokens, at most those with K/V, into the index."""
+        """Put the first `count` tokens, at most those with K/V, into the index. O(new tokens)."""
         assert self.lease is not None
         written = min(count, self.computed)
+        if written > self.told:
+            self.lease.append(self.ids(self.told, written).tobytes())
+            self.told = written
         if written > 0:
-            self.lease.commit(self.tokens[:written].tobytes())
+            self.lease.commit(written)

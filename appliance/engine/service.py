@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from uuid import uuid4
 
 from appliance._core import PrefixIndex
+from appliance.engine import answers
 from appliance.engine.connections import Arrival, Connections, Disconnected, Received
 from appliance.engine.counters import stats_values
 from appliance.engine.invariants import check_engine
@@ -19,9 +21,7 @@ from appliance.wire.frames import (
     PROTOCOL,
     Ask,
     Cancel,
-    Finished,
     Frame,
-    Generate,
     Hello,
     Stats,
     encode,
@@ -56,7 +56,13 @@ class EngineService:
         self._page_size = limits.page_size
         self._outbox: dict[int, bytearray] = {}
         self._loop = EngineLoop(
-            decoder, cache, self._index, limits.loop, clock=clock, send=self._put
+            decoder,
+            cache,
+            self._index,
+            limits.loop,
+            instance=uuid4().hex,
+            clock=clock,
+            send=self._put,
         )
         self._clock = clock
         self._drain_s = drain_s
@@ -136,7 +142,8 @@ class EngineService:
         elif self._drain_until is None:
             self._loop.submit(connection, frame)
         else:
-            self._put(connection, _refusal(frame))
+            error = ShuttingDown("the engine is shutting down")
+            self._put(connection, answers.refused(frame.request_id, error))
 
     def _answer(self, ask: Ask) -> Stats:
         failure = None
@@ -151,14 +158,3 @@ class EngineService:
 
     def _put(self, connection: int, frame: Frame) -> None:
         self._outbox.setdefault(connection, bytearray()).extend(encode(frame))
-
-
-def _refusal(request: Generate) -> Finished:
-    error = ShuttingDown("the engine is shutting down")
-    return Finished(
-        request_id=request.request_id,
-        reason="failed",
-        new_tokens=0,
-        error_code=error.code,
-        error_message=error.message,
-    )

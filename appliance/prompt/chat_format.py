@@ -12,9 +12,9 @@ from enum import Enum
 
 from appliance._core import Tokenizer
 from appliance.errors import InvalidRequest, ModelError
-from appliance.prompt.layout import Layout, derive_layout
+from appliance.prompt.layout import Layout, PairLayout, derive_layout
 from appliance.prompt.messages import ROLES, Role
-from appliance.prompt.probe import Placement, Refused, Shape
+from appliance.prompt.probe import Placement, Refused, Shape, Slot
 from appliance.prompt.template_runner import TemplateRunner
 from appliance.tokens import TokenIds, count, head, unpack
 
@@ -42,12 +42,23 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a conversation goes on: the reply, the next message of the user, and the text after it."""
+
+    reply: Slot
+    message: Slot
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
     """How messages become a prompt.
 
     `closing` are the ids that follow a reply in every longer prompt; `end_token` is the first of
     them when it is a control token, else `stop_strings` end a reply. `overhead` is how many tokens
     the format puts in front of a content at most, by role, the default system text aside.
+    `following` is None when a reply stands in later prompts in another way than it was generated, or
+    the place of a message depends on more than its neighbours.
     `fallback_reason` is set when the model's own template could not be used and a generic format
     stands in.
     """
@@ -58,6 +69,7 @@ class ChatFormat:
     end_token: int | None
     stop_strings: tuple[str, ...]
     overhead: Mapping[Role, int]
+    following: Following | None
     fallback_reason: str | None
     _pieces: dict[str, TokenIds] = field(default_factory=dict)
 
@@ -136,8 +148,16 @@ def _finished(layout: Layout, tokenizer: Tokenizer, reason: str | None) -> ChatF
         end_token=end_token,
         stop_strings=(stop,) if end_token is None and stop else (),
         overhead=_overhead(layout, tokenizer),
+        following=_following(layout, longer),
         fallback_reason=reason,
     )
+
+
+def _following(layout: Layout, longer: Placement) -> Following | None:
+    # A reply must stand in later prompts as it was asked for.
+    if not isinstance(layout, PairLayout) or longer.after != longer.slots[1].before:
+        return None
+    return Following(reply=longer.slots[1], message=longer.slots[2], after=longer.after)
 
 
 def _overhead(layout: Layout, tokenizer: Tokenizer) -> dict[Role, int]:

@@ -21,10 +21,16 @@ from appliance.tokens import count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A prompt, and how many messages of the front of the history are not in it."""
+    """A prompt, and how many messages of the front of the history are not in it.
+
+    `window_tokens` is its size by which the window is cut: protected parts, kept turns, newest
+    opening. `is_plain`: every message stands in it as it is, and none is empty.
+    """
 
     prompt: Prompt
     dropped: int
+    window_tokens: int
+    is_plain: bool
 
 
 def fit(
@@ -42,17 +48,28 @@ def fit(
     front = [] if system is None else _with_ids(chat_format, [system])
     known = _with_ids(chat_format, history)
     starts, turns = _turns(chat_format, known)
-    header = _header_tokens(chat_format)
-    protected = [(message.name, _tokens(chat_format, message)) for message in front]
-    kept = first_kept(turns, [*protected, ("reply header", header)], window)
+    protected = [
+        *((message.name, _tokens(chat_format, message)) for message in front),
+        ("chat format", _format_tokens(chat_format, has_system=bool(front))),
+    ]
+    kept = first_kept(turns, protected, window)
     dropped = starts[kept] if starts else 0
-    messages = roles.adapted([*front, *known[dropped:]], chat_format.accepts)
+    given = [*front, *known[dropped:]]
+    messages = roles.adapted(given, chat_format.accepts)
     prompt = render(chat_format, messages, End.REPLY)
     if prompt.tokens >= window.limit:
         raise ContextLengthExceeded(
             f"the prompt is {prompt.tokens} tokens, the context {window.limit}"
         )
-    return Fitted(prompt=prompt, dropped=dropped)
+    newest = sum(turn.opening + turn.answer for turn in turns[kept:-1]) + (
+        turns[-1].opening if turns else 0
+    )
+    return Fitted(
+        prompt=prompt,
+        dropped=dropped,
+        window_tokens=sum(size for _, size in protected) + newest,
+        is_plain=messages == given and all(message.content for message in messages),
+    )
 
 
 def _with_ids(
@@ -92,6 +109,13 @@ def _tokens(chat_format: ChatFormat, message: PromptMessage) -> int:
     return count(message.token_ids) + chat_format.overhead[message.role]
 
 
-def _header_tokens(chat_format: ChatFormat) -> int:
+def _format_tokens(chat_format: ChatFormat, *, has_system: bool) -> int:
+    """The header of the reply, and what a prompt without a system text begins with (often one of the
+    format's own)."""
     shape: tuple[Role, ...] = ("user",)
-    return count(chat_format.ids(chat_format.place(shape, frozenset(), End.REPLY).after))
+    placed = chat_format.place(shape, frozenset(), End.REPLY)
+    header = count(chat_format.ids(placed.after))
+    if has_system:
+        return header
+    opening = count(chat_format.ids(placed.slots[0].before)) - chat_format.overhead["user"]
+    return header + max(opening, 0)

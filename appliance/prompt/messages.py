@@ -59,16 +59,18 @@ class Part:
 class Prompt:
     """What the model reads.
 
-    `stretches` and `parts` both cover `token_ids` from the front, without gaps. `closing` are the ids
-    that the format puts after the reply in every longer prompt.
+    An engine has the first `known_tokens` of it, `token_ids` follow. `stretches` cover all of it from
+    the front, `parts` cover `token_ids`, both without gaps. `closing` are the ids that the format puts
+    after the reply in every longer prompt.
     """
 
     token_ids: TokenIds
     stretches: tuple[tuple[bytes, int], ...]
     parts: tuple[Part, ...]
     closing: TokenIds
+    known_tokens: int = 0
 
     @property
     def tokens(self) -> int:
         """Length in tokens."""
-        return count(self.token_ids)
+        return self.known_tokens + count(self.token_ids)

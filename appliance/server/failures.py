@@ -39,6 +39,7 @@ STATUS: dict[str, int] = {
     "overloaded": 503,
     "server_shutdown": 503,
     "storage_unavailable": 503,
+    "unknown_node": 503,
 }
 """HTTP status by error code; a code that is not here is a bug of ours and answers 500."""
 

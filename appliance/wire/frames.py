@@ -13,7 +13,7 @@ import msgspec
 
 from appliance.tokens import TokenIds
 
-PROTOCOL = 1
+PROTOCOL = 2
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 LENGTH_BYTES = 4
 
@@ -44,11 +44,25 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
 
 
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in an engine's prefix index: the end of what an earlier request left in it.
+
+    `instance` names the engine process, `tokens` how many tokens lead to the place. An engine may
+    evict it at any time, and then answers `unknown_node`.
+    """
+
+    instance: str
+    number: int
+    tokens: int
+
+
 class Generate(Frame, frozen=True, kw_only=True, tag="generate"):
     """One request.
 
-    `stretches` cover `token_ids` from the front: (namespace, number of tokens) each; a page that
-    touches a private stretch is found again only under that stretch's namespace. `closing` are the
+    The prompt is what leads to `after`, if that is given, and then `token_ids`. `stretches` cover the
+    whole of it from the front: (namespace, number of tokens) each; a page that
+    touches a private stretch is found again only under that stretch's namespace. `conversation` names
+    the requests of which each takes the place of the one before. `closing` are the
     tokens that follow the reply in the next prompt (end-of-turn markers): the engine writes their K/V
     after the reply so that the next turn finds the whole of this one. A token of `stop_token_ids`
     ends the reply and is not part of it.
@@ -61,6 +75,8 @@ class Generate(Frame, frozen=True, kw_only=True, tag="generate"):
     new_tokens_max: int
     stop_token_ids: list[int]
     closing: TokenIds = b""
+    after: Node | None = None
+    conversation: bytes = b""
 
 
 class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
@@ -117,11 +133,16 @@ class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
 
 
 class Finished(Frame, frozen=True, kw_only=True, tag="finished"):
-    """The terminal event. `error_code` is set when `reason` is `failed` (a code of `errors.py`)."""
+    """The terminal event. `error_code` is set when `reason` is `failed` (a code of `errors.py`).
+
+    `node` is where a next request may go on: after the prompt, the reply as far as it is kept, and the
+    closing tokens.
+    """
 
     request_id: str
     reason: FinishReason
     new_tokens: int
+    node: Node | None = None
     error_code: str | None = None
     error_message: str | None = None
 

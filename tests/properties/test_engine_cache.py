@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from appliance import tokens
 from appliance.engine.sequence import State
 from appliance.model.decoder import Decoder
-from appliance.wire.frames import Sampling
+from appliance.wire.frames import Node, Sampling
 from tests.engine_fixtures import decoder, model_directory
 from tests.unit.engine.driver import TOLERANCE, Driver
 
@@ -90,12 +91,79 @@ def test_append_repeat_branch_and_edit_equal_a_recomputation(
     assert_same_output(driver, appended, fresh)
 
 
+@pytest.mark.parametrize("page_size", [1, 3, 16])
+def test_a_turn_that_goes_on_from_its_node_equals_the_whole_prompt(
+    decoder: Decoder, page_size: int
+) -> None:
+    driver = Driver(decoder, pages=1024 // page_size, page_size=page_size)
+    prompt = ids(1, 37)
+    after: Node | None = None
+    for turn in range(6):
+        run = driver.run(prompt, after=after, closing=CLOSING)
+        node = driver.node(run)
+        if after is not None:
+            assert driver.hit(run) == after.tokens
+            assert len(driver.requests[run].token_ids) == 4 * (len(prompt) - after.tokens)
+        driver.compare_with_recomputation(run)
+        path = prompt + driver.reply(run) + CLOSING
+        assert node.tokens == len(path)
+        whole = driver.run(path)
+        assert driver.hit(whole) == len(path) - 1
+        prompt, after = path + ids(turn, 11), node
+
+
+def test_two_turns_may_go_on_from_one_node_at_once(decoder: Decoder) -> None:
+    driver = Driver(decoder)
+    first = driver.run(ids(1, 37), closing=CLOSING)
+    path = ids(1, 37) + driver.reply(first) + CLOSING
+    runs = [driver.submit(path + ids(turn, 9), after=driver.node(first)) for turn in range(2)]
+    driver.finish()
+    for run in runs:
+        assert driver.hit(run) == len(path)
+        driver.compare_with_recomputation(run)
+
+
+def test_a_penalty_sees_the_tokens_before_the_node(decoder: Decoder) -> None:
+    driver = Driver(decoder)
+    first = driver.run(ids(1, 37), closing=CLOSING)
+    prompt = ids(1, 37) + driver.reply(first) + CLOSING + ids(2, 5)
+    penal = Sampling(temperature=0.0, repetition_penalty=1.9)
+    onward = driver.run(prompt, after=driver.node(first), sampling=penal)
+    assert driver.reply(onward) == driver.reply(driver.run(prompt, sampling=penal))
+
+
+def test_a_node_that_was_evicted_or_never_was_is_refused_by_its_code(decoder: Decoder) -> None:
+    driver = Driver(decoder)
+    first = driver.run(ids(1, 37), closing=CLOSING)
+    node = driver.node(first)
+    prompt = ids(1, 37) + driver.reply(first) + CLOSING + ids(2, 5)
+    for wrong in (
+        msgspec.structs.replace(node, instance="another"),
+        msgspec.structs.replace(node, number=node.number + 1000),
+        msgspec.structs.replace(node, tokens=node.tokens - 1),
+    ):
+        assert_unknown(driver, driver.run(prompt, after=wrong))
+    driver.index.clear()
+    assert_unknown(driver, driver.run(prompt, after=node))
+    driver.compare_with_recomputation(driver.run(prompt))
+    assert_nothing_is_held(driver)
+
+
+def assert_unknown(driver: Driver, run: str) -> None:
+    finished = driver.finished(run)
+    assert finished is not None
+    assert (finished.reason, finished.error_code) == ("failed", "unknown_node")
+    assert driver.admitted(run) is None
+
+
 class Chats:
     """Random conversations: what a user may do, while everything runs at once."""
 
     def __init__(self, driver: Driver, seed: int) -> None:
         self.driver = driver
         self.random = random.Random(seed)
+        self.nodes: list[Node | None] = [None] * 3
+        self.went_on = 0
         self.histories: list[list[int]] = [ids(seed * 100 + i, 5 + 9 * i) for i in range(3)]
         self.live: dict[str, tuple[int, list[int]]] = {}
         self.compared: list[str] = []
@@ -128,10 +196,16 @@ class Chats:
         prompt = list(history[:keep] if kind == "edit" else history)
         if kind != "swipe":
             prompt += ids(self.random.randrange(10**6), self.random.randrange(1, 25))
+        after = self.nodes[chat] if kind == "append" and self.random.random() < 0.7 else None
         if len(prompt) > 90:
-            prompt = prompt[:30]
+            prompt, after = prompt[:30], None
+        self.submit(chat, prompt, after)
+
+    def submit(self, chat: int, prompt: list[int], after: Node | None) -> None:
         request_id = self.driver.submit(
             prompt,
+            after=after,
+            conversation=b"%d" % chat,
             new_tokens_max=self.random.choice([3, 20, 130]),
             closing=CLOSING[: self.random.randrange(3)],
             namespace=b"tenant%d" % (chat % 2),
@@ -144,11 +218,26 @@ class Chats:
         chat, prompt = self.live.pop(request_id)
         request = self.driver.requests[request_id]
         reply = self.driver.reply(request_id)
+        finished = self.driver.finished(request_id)
+        assert finished is not None
+        if finished.error_code == "unknown_node":
+            self.started -= 1
+            self.submit(chat, prompt, None)
+            return
+        self.went_on += request.after is not None
         self.compared.append(request_id)
-        if self.driver.reason(request_id) == "length":
-            self.histories[chat] = prompt + reply + list(tokens.unpack(request.closing))
+        path = prompt + reply + list(tokens.unpack(request.closing))
+        if finished.reason == "length":
+            assert finished.node is not None
+            assert finished.node.tokens == len(path)
+            self.histories[chat], self.nodes[chat] = path, finished.node
         elif self.random.random() < 0.5:
-            self.histories[chat] = prompt + reply[: self.random.randrange(len(reply) + 1)]
+            kept = prompt + reply[: self.random.randrange(len(reply) + 1)]
+            self.histories[chat], self.nodes[chat] = kept, None
+        elif finished.node is not None:
+            assert finished.node.tokens <= len(prompt + reply)
+            self.histories[chat] = path[: finished.node.tokens]
+            self.nodes[chat] = finished.node
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -166,9 +255,12 @@ def test_random_chats_under_page_pressure_equal_recomputations(decoder: Decoder,
         assert driver.reason(request_id) in ("length", "cancelled")
         driver.compare_with_recomputation(request_id)
     counters = driver.loop.counters
+    assert chats.went_on > 0
     assert counters.preempted > 0
     assert counters.prefix_hit_tokens > 0
+    lost = counters.failed
     assert counters.finished + counters.cancelled == chats.started
+    assert counters.submitted == chats.started + lost
     assert_nothing_is_held(driver)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -28,10 +30,11 @@ from appliance.model.kv_cache import bytes_per_page
 from appliance.prompt.messages import ChatMessage
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
+from appliance.store.records import Message
 from appliance.store.text import storable
 from appliance.tokens import count
-from appliance.wire.client import EngineClient
-from appliance.wire.frames import Sampling
+from appliance.wire.client import EngineClient, Event
+from appliance.wire.frames import Generate, Sampling
 from tests.model_fixtures import tiny_model, vocabulary, write_directory
 from tests.unit.chat.conftest import CHARACTERS
 from tests.unit.chat.driver import TENANT, read, read_until, send
@@ -114,6 +117,114 @@ async def test_each_turn_finds_every_token_of_the_turns_before(
         ]
         assert before == after
         assert before.tokens == tokens
+
+
+@pytest.fixture
+def sent(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> list[Generate]:
+    """The requests that the client sends."""
+    frames: list[Generate] = []
+    generate = client.generate
+
+    def recorded(request: Generate, **options: Any) -> AsyncGenerator[Event, None]:
+        frames.append(request)
+        return generate(request, **options)
+
+    monkeypatch.setattr(client, "generate", recorded)
+    return frames
+
+
+@pytest.fixture
+def read_paths(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+    """The leaves of the paths that are read from the ledger."""
+    leaves: list[UUID] = []
+    path = ledger.path
+
+    async def recorded(
+        tenant: str, conversation_id: UUID, leaf_id: UUID, **options: Any
+    ) -> tuple[Message, ...]:
+        leaves.append(leaf_id)
+        return await path(tenant, conversation_id, leaf_id, **options)
+
+    monkeypatch.setattr(ledger, "path", recorded)
+    return leaves
+
+
+async def test_a_next_turn_reads_and_sends_only_what_is_new(
+    ledger: Ledger,
+    conversations: Conversations,
+    client: EngineClient,
+    directory: Path,
+    sent: list[Generate],
+    read_paths: list[UUID],
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    opened = (await conversations.open(tenant=TENANT, character="mara")).conversation_id
+    sizes = []
+    for number in range(8):
+        started, _, done = await read(send(turns, opened, f"Message {number}", params=SHORT))
+        after = sent[-1].after
+        assert (after is None) == (number == 0)
+        assert started.prefix_hit_tokens >= (0 if after is None else after.tokens)
+        assert count(sent[-1].token_ids) + (after.tokens if after else 0) == started.prompt_tokens
+        sizes.append(len(sent[-1].token_ids))
+        assert done.message is not None
+        prompt = await turns.prompt_of(
+            tenant=TENANT, conversation_id=opened, message_id=done.message.message_id
+        )
+        assert prompt.tokens == started.prompt_tokens
+        assert prompt.stretches == tuple(sent[-1].stretches)
+        assert prompt.token_ids.endswith(sent[-1].token_ids)
+    assert len(set(sizes[1:])) == 1
+    asked_for_prompts = 8
+    assert len(read_paths) == asked_for_prompts + 1
+    assert len(sent) == 8
+
+
+async def test_a_turn_whose_node_the_engine_lost_sends_everything_and_goes_on(
+    ledger: Ledger,
+    conversations: Conversations,
+    client: EngineClient,
+    directory: Path,
+    sent: list[Generate],
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    opened = (await conversations.open(tenant=TENANT)).conversation_id
+    await read(send(turns, opened, "The cube is made of wood.", params=SHORT))
+    # Fills the cache with other conversations until this one is gone.
+    for number in range(10):
+        other = (await conversations.open(tenant="b")).conversation_id
+        await read(send(turns, other, f"{number} " + "xyz " * 420, params=SHORT))
+    started, _, done = await read(send(turns, opened, "What is it made of?", params=SHORT))
+    assert [frame.after is None for frame in sent[-2:]] == [False, True]
+    assert done.finish_reason == "length"
+    assert done.usage.prompt_tokens == started.prompt_tokens == count(sent[-1].token_ids)
+    await read(send(turns, opened, "Really?", params=SHORT))
+    assert sent[-1].after is not None
+    assert len(sent) == 14
+
+
+async def test_swipes_edits_and_a_moved_head_send_the_whole_path(
+    ledger: Ledger,
+    conversations: Conversations,
+    client: EngineClient,
+    directory: Path,
+    sent: list[Generate],
+) -> None:
+    turns = turns_of(ledger, client, directory)
+    opened = (await conversations.open(tenant=TENANT)).conversation_id
+    _, _, first = await read(send(turns, opened, "One.", params=SHORT))
+    assert first.message is not None
+    await read(send(turns, opened, "Two.", params=SHORT))
+    await read(
+        turns.regenerate(tenant=TENANT, conversation_id=opened, message_id=None, params=SHORT)
+    )
+    await read(send(turns, opened, "Three.", params=SHORT))
+    await read(send(turns, opened, "Two!", parent=first.message.message_id, params=SHORT))
+    await conversations.set_head(
+        tenant=TENANT, conversation_id=opened, head_id=first.message.message_id
+    )
+    await read(send(turns, opened, "Four.", params=SHORT))
+    assert [frame.after is None for frame in sent] == [True, False, True, False, True, True]
 
 
 async def test_a_client_that_sends_the_whole_history_as_text_finds_every_token_too(

@@ -18,6 +18,7 @@ from appliance.wire.frames import (
     Finished,
     Frame,
     Generate,
+    Node,
     Sampling,
     TokenLogprobs,
     Tokens,
@@ -50,6 +51,7 @@ class Driver:
         self.cache = decoder.new_cache(pages, page_size)
         self.events: dict[str, list[Frame]] = {}
         self.requests: dict[str, Generate] = {}
+        self.prompts: dict[str, list[int]] = {}
         self.now = 0.0
         self.loop = EngineLoop(
             decoder,
@@ -62,6 +64,7 @@ class Driver:
                 waiting_max=waiting_max,
                 step_tokens_max=step_tokens_max,
             ),
+            instance="engine",
             clock=lambda: self.now,
             send=self._record,
         )
@@ -83,12 +86,17 @@ class Driver:
         stretches: list[tuple[bytes, int]] | None = None,
         connection: int = CONNECTION,
         request_id: str | None = None,
+        after: Node | None = None,
+        conversation: bytes = b"",
     ) -> str:
-        """Queue a request; returns its id."""
+        """Queue a request for a prompt, of which what follows `after` is sent; returns its id."""
         request_id = request_id or next(self._ids)
+        self.prompts[request_id] = list(prompt)
         request = Generate(
             request_id=request_id,
-            token_ids=tokens.pack(prompt),
+            after=after,
+            conversation=conversation,
+            token_ids=tokens.pack(prompt[0 if after is None else after.tokens :]),
             stretches=stretches or [(namespace, len(prompt))],
             sampling=sampling,
             new_tokens_max=new_tokens_max,
@@ -151,6 +159,12 @@ class Driver:
         assert finished is not None
         return finished.reason
 
+    def node(self, request_id: str) -> Node:
+        finished = self.finished(request_id)
+        assert finished is not None
+        assert finished.node is not None
+        return finished.node
+
     def reply(self, request_id: str) -> list[int]:
         return [
             token_id
@@ -169,7 +183,7 @@ class Driver:
 
     def compare_with_recomputation(self, request_id: str) -> None:
         """The reply and its log-probabilities equal those of a forward pass without any cache."""
-        prompt = list(tokens.unpack(self.requests[request_id].token_ids))
+        prompt = self.prompts[request_id]
         reply = self.reply(request_id)
         if not reply:
             return

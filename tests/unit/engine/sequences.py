@@ -46,6 +46,7 @@ def sequence(
         ordinal=ordinal,
         arrived_at=0.0,
         tokens=array("I", [1] * (prompt_tokens + new_tokens)),
+        first=0,
         prompt_tokens=prompt_tokens,
         stop_token_ids=frozenset(),
         state=state,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 from appliance import tokens
 from appliance.engine.admission import RequestLimits, check_request, make_sequence
@@ -26,7 +25,6 @@ def made(generate: Generate) -> Sequence:
         arrived_at=0.0,
         limits=LIMITS,
         model_fingerprint="f" * 8,
-        device=torch.device("cpu"),
     )
 
 

@@ -1,0 +1,52 @@
+"""Where the latest turns of conversations left off, so that the next one hands over only what is new.
+
+A cache of this process: without an entry a turn reads and sends its whole path. Never: the ledger or
+the engine.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from uuid import UUID
+
+from appliance.chat.running import Key
+from appliance.prompt.continuation import Tip
+from appliance.wire.frames import Node
+
+TIPS_MAX = 65_536
+"""Conversations remembered, about half a kilobyte each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTurn:
+    """A stored turn whose tokens an engine has.
+
+    `reply_id` is its end, `place_id` what its user's message answered.
+    """
+
+    reply_id: UUID
+    place_id: UUID | None
+    node: Node
+    tip: Tip
+
+
+class Tips:
+    """The latest known turn of each conversation, those used least recently forgotten first."""
+
+    def __init__(self, *, tips_max: int = TIPS_MAX) -> None:
+        self._turns: OrderedDict[Key, KnownTurn] = OrderedDict()
+        self._tips_max = tips_max
+
+    def get(self, key: Key, reply_id: UUID | None) -> KnownTurn | None:
+        """The known turn that ends with this reply."""
+        turn = self._turns.get(key)
+        return turn if turn is not None and turn.reply_id == reply_id else None
+
+    def put(self, key: Key, turn: KnownTurn | None) -> None:
+        """Replace what was known of a conversation; None forgets it."""
+        self._turns.pop(key, None)
+        if turn is not None:
+            self._turns[key] = turn
+            if len(self._turns) > self._tips_max:
+                self._turns.popitem(last=False)

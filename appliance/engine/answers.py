@@ -1,0 +1,42 @@
+"""The frames that tell a server how its request fares. Pure; never sends one."""
+
+from __future__ import annotations
+
+from appliance.engine.sequence import Sequence
+from appliance.errors import ApplianceError
+from appliance.wire.frames import Admitted, Finished, FinishReason, Node
+
+
+def admitted(sequence: Sequence, *, hit_tokens: int, queue_wait_ms: float) -> Admitted:
+    """A sequence has its pages for the first time."""
+    return Admitted(
+        request_id=sequence.request.request_id,
+        prompt_tokens=sequence.prompt_tokens,
+        prefix_hit_tokens=hit_tokens,
+        queue_wait_ms=queue_wait_ms,
+    )
+
+
+def finished(
+    sequence: Sequence, reason: FinishReason, *, node: Node | None, error: ApplianceError | None
+) -> Finished:
+    """The terminal event of a request that was queued."""
+    return Finished(
+        request_id=sequence.request.request_id,
+        reason=reason,
+        new_tokens=sequence.new_tokens,
+        node=node,
+        error_code=None if error is None else error.code,
+        error_message=None if error is None else error.message,
+    )
+
+
+def refused(request_id: str, error: ApplianceError) -> Finished:
+    """The terminal event of a request that was not queued at all."""
+    return Finished(
+        request_id=request_id,
+        reason="failed",
+        new_tokens=0,
+        error_code=error.code,
+        error_message=error.message,
+    )
