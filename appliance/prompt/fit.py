@@ -21,10 +21,16 @@ from appliance.tokens import count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A prompt, and how many messages of the front of the history are not in it."""
+    """A prompt, and how many messages of the front of the history are not in it.
+
+    `window_tokens` is what the cut counts: the parts in every prompt and the turns that are kept, the
+    newest with all that was said in it. The next turn of the same path goes on from it: while it, the
+    reply and the next message together are within `Window.room`, the cut stays where it is.
+    """
 
     prompt: Prompt
     dropped: int
+    window_tokens: int
 
 
 def fit(
@@ -44,7 +50,8 @@ def fit(
     starts, turns = _turns(chat_format, known)
     header = _header_tokens(chat_format)
     protected = [(message.name, _tokens(chat_format, message)) for message in front]
-    kept = first_kept(turns, [*protected, ("reply header", header)], window)
+    protected.append(("reply header", header))
+    kept = first_kept(turns, protected, window)
     dropped = starts[kept] if starts else 0
     messages = roles.adapted([*front, *known[dropped:]], chat_format.accepts)
     prompt = render(chat_format, messages, End.REPLY)
@@ -52,7 +59,10 @@ def fit(
         raise ContextLengthExceeded(
             f"the prompt is {prompt.tokens} tokens, the context {window.limit}"
         )
-    return Fitted(prompt=prompt, dropped=dropped)
+    window_tokens = sum(tokens for _, tokens in protected) + sum(
+        turn.opening + turn.answer for turn in turns[kept:]
+    )
+    return Fitted(prompt=prompt, dropped=dropped, window_tokens=window_tokens)
 
 
 def _with_ids(
