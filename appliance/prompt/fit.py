@@ -23,8 +23,10 @@ from appliance.tokens import count
 class Fitted:
     """A prompt, and how many messages of the front of the history are not in it.
 
-    `window_tokens` is its size by which the window is cut: protected parts, kept turns, newest
-    opening. `is_plain`: every message stands in it as it is, and none is empty.
+    `window_tokens` is what the cut counts: the parts in every prompt and the turns that are kept, the
+    newest with all that was said in it. The next turn of the same path goes on from it: while it, the
+    reply and the next message together are within `Window.room`, the cut stays where it is.
+    `is_plain`: every message stands in the prompt as it is, and none is empty.
     """
 
     prompt: Prompt
@@ -61,13 +63,11 @@ def fit(
         raise ContextLengthExceeded(
             f"the prompt is {prompt.tokens} tokens, the context {window.limit}"
         )
-    newest = sum(turn.opening + turn.answer for turn in turns[kept:-1]) + (
-        turns[-1].opening if turns else 0
-    )
+    kept_tokens = sum(turn.opening + turn.answer for turn in turns[kept:])
     return Fitted(
         prompt=prompt,
         dropped=dropped,
-        window_tokens=sum(size for _, size in protected) + newest,
+        window_tokens=sum(tokens for _, tokens in protected) + kept_tokens,
         is_plain=messages == given and all(message.content for message in messages),
     )
 

@@ -12,7 +12,7 @@ from appliance.prompt.fit import fit
 from appliance.prompt.messages import PromptMessage
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.truncate import Window
-from appliance.tokens import unpack
+from appliance.tokens import count, unpack
 from tests.unit.prompt.formats import conversation, format_of, written
 from tests.unit.prompt.templates import ALTERNATING, CHATML, LLAMA2, NO_SYSTEM, SMOLLM2
 
@@ -69,6 +69,30 @@ def test_every_stored_conversation_can_go_on(chat_format: ChatFormat) -> None:
         )
         assert all(message.content in text for message in history)
         assert "keeper" in text
+
+
+def test_the_next_turn_knows_from_the_window_alone_whether_the_cut_moves(
+    chat_format: ChatFormat,
+) -> None:
+    history = conversation(("user", "Question?"))
+    before = fit(chat_format, system(), history, SPACE)
+    moves = 0
+    for turn in range(40):
+        new = conversation(("assistant", "a" * (turn % 9)), ("user", "q" * (turn % 11)))
+        history += new
+        now = fit(chat_format, system(), history, SPACE)
+        added = sum(
+            count(chat_format.tokenizer.encode(message.content))
+            + chat_format.overhead[message.role]
+            for message in new
+        )
+        stays = before.window_tokens + added <= SPACE.room
+        assert (now.dropped == before.dropped) is stays
+        if stays:
+            assert now.window_tokens == before.window_tokens + added
+        moves += not stays
+        before = now
+    assert moves > 0
 
 
 def test_a_message_that_does_not_fit_is_refused_with_names_and_numbers() -> None:
