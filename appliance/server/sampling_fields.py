@@ -24,7 +24,8 @@ _Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARS_MAX)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+"""One way to write each id, so that no two keys can mean the same token."""
 _BIASES_MAX = 1024
 
 

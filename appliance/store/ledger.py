@@ -149,7 +149,8 @@ class Ledger:
 
     async def set_head(self, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
         """Show another leaf (a swipe, a branch); raises NotFound when there is no such message."""
-        return await self._change("set_head", tenant, conversation_id, head_id)
+        missing = f" with a message {head_id}"
+        return await self._change("set_head", tenant, conversation_id, head_id, missing=missing)
 
     async def rename(self, tenant: str, conversation_id: UUID, title: str) -> Conversation:
         """Set the title; raises InvalidRequest when it is longer than TITLE_CHARACTERS_MAX."""
@@ -194,12 +195,12 @@ class Ledger:
         return await self._write(operation)
 
     async def _change(
-        self, query: str, tenant: str, conversation_id: UUID, value: object
+        self, query: str, tenant: str, conversation_id: UUID, value: object, *, missing: str = ""
     ) -> Conversation:
         async def operation(connection: Connection) -> Conversation:
             row = await connection.fetchrow(QUERIES[query], tenant, conversation_id, value)
             if row is None:
-                raise NotFound(f"no such conversation or message: {conversation_id}")
+                raise NotFound(f"no conversation {conversation_id}{missing}")
             return read_conversation(row)
 
         return await self._write(operation)

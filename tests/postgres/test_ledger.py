@@ -219,8 +219,9 @@ async def test_a_turn_needs_its_conversation_its_parent_and_fresh_message_ids(
     await ledger.append_turn(first)
     with pytest.raises(Conflict):
         await ledger.append_turn(replace(first, turn_key=uuid4()))
-    with pytest.raises(NotFound):
-        await ledger.set_head(TENANT, conversation.conversation_id, uuid4())
+    missing = uuid4()
+    with pytest.raises(NotFound, match=f"with a message {missing}"):
+        await ledger.set_head(TENANT, conversation.conversation_id, missing)
     assert len(await ledger.messages(TENANT, conversation.conversation_id)) == 2
 
 

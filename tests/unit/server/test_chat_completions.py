@@ -255,7 +255,14 @@ async def test_sampling_values_are_taken_or_refused_by_name(door: Door, fragment
 
 async def test_a_bias_outside_of_the_vocabulary_is_refused(door: Door) -> None:
     vocab_size = door.services.tokenizer.vocab_size
-    for key, bias in (("99999999", 5), ("-1", 5), ("abc", 5), ("5", 1000), (str(vocab_size), 5)):
+    for key, bias in (
+        ("99999999", 5),
+        ("-1", 5),
+        ("abc", 5),
+        ("01", 5),
+        ("5", 1000),
+        (str(vocab_size), 5),
+    ):
         status, told = await door.complete(logit_bias={key: bias})
         assert (status, told["error"]["param"]) == (400, "logit_bias")
     door.say("ok")
