@@ -18,20 +18,20 @@ impl PrefixIndex {
     /// May be called again with more, and with fewer than the prompt (a prefill that was cut off). With
     /// no more than before, nothing happens.
     pub fn commit(&mut self, id: LeaseId, tokens: usize) -> Result<(), IndexError> {
-        let lease = self.leases.get(&id.0).ok_or(IndexError::Released)?;
+        let mut lease = self.leases.remove(&id.0).ok_or(IndexError::Released)?;
         let (known, reserved) = (lease.tokens(), lease.tokens_reserved());
-        if tokens > known {
-            return Err(IndexError::CommitPastTokens { tokens, known });
-        }
-        if tokens > reserved {
-            return Err(IndexError::CommitPastRoom { tokens, reserved });
-        }
-        if tokens > lease.committed {
-            let mut lease = self.leases.remove(&id.0).expect("looked up before");
+        let result = if tokens > known {
+            Err(IndexError::CommitPastTokens { tokens, known })
+        } else if tokens > reserved {
+            Err(IndexError::CommitPastRoom { tokens, reserved })
+        } else {
+            Ok(())
+        };
+        if result.is_ok() && tokens > lease.committed {
             self.commit_pages(&mut lease, tokens);
-            self.leases.insert(id.0, lease);
         }
-        Ok(())
+        self.leases.insert(id.0, lease);
+        result
     }
 
     fn commit_pages(&mut self, lease: &mut Lease, end: usize) {
@@ -62,7 +62,9 @@ impl PrefixIndex {
         let parent = self.tree.node(node).parent;
         match self.tree.covering(parent, &key) {
             Some(other) if rows == self.page_size => {
-                lease.set_aside.extend(lease.lock.map(|lock| (lease.full, lock)));
+                lease
+                    .set_aside
+                    .extend(lease.lock.map(|lock| (lease.full, lock)));
                 lease.has_tail = false;
                 lease.lock = self.tree.lock(Position {
                     node: Some(other),
@@ -81,7 +83,10 @@ impl PrefixIndex {
         let from = self.tree.locked(lease.lock);
         let whole_pages = end / self.page_size - lease.full;
         let limit = whole_pages * self.page_size;
-        let at = self.tree.find(from, &lease.pending, limit, &mut Vec::new()).at;
+        let at = self
+            .tree
+            .find(from, &lease.pending, limit, &mut Vec::new())
+            .at;
         if at.pages > lease.full {
             lease.duplicates.extend(lease.full..at.pages);
             self.move_lock(lease, at);
@@ -108,7 +113,8 @@ impl PrefixIndex {
                 return;
             }
             let pages = &lease.table[lease.full + 1..last];
-            self.tree.extend(node, &lease.pending, known..end - start, pages);
+            self.tree
+                .extend(node, &lease.pending, known..end - start, pages);
             node
         } else {
             if !self.make_place(lease, at, rows) {

@@ -10,6 +10,7 @@
 //!   turn is admitted after it: its cost is that of the new tokens, whatever is before them.
 
 mod admit;
+mod branch;
 mod check;
 mod commit;
 mod evict;
@@ -136,7 +137,8 @@ impl PrefixIndex {
         }
         while self.pages.free() < count {
             let page = self.tree.evict_page();
-            self.pages.give_back(page.expect("evictable pages can be had"));
+            self.pages
+                .give_back(page.expect("evictable pages can be had"));
             self.counters.evicted_pages += 1;
         }
         (0..count).map(|_| self.pages.take()).collect()

@@ -6,7 +6,7 @@ use super::*;
 fn a_private_stretch_is_found_only_by_its_tenant() {
     for (public, private) in [(4, 4), (6, 6), (3, 1), (0, 9), (5, 12)] {
         let mut index = index(4, 64);
-        let prompt = tokens((public + private) as u32);
+        let prompt: Vec<u32> = (100..).take(public + private).collect();
         let as_tenant = |tenant| [(PUBLIC, public), (tenant, private)];
         assert_eq!(serve_in(&mut index, &prompt, &as_tenant(ALICE)), 0);
         let public_hit = public.min(prompt.len() - 1);
