@@ -103,14 +103,30 @@ class PrefixIndex:
         after: int | None = None,
         conversation: bytes = b"",
     ) -> Lease | None:
-        """SEAM"""
+        """Match, lock and reserve in one call.
+
+        Finds the longest cached prefix of all but the last token, locks it, and takes pages for
+        `reserve_tokens` positions in all (at least the prompt's), evicting if needed. None (and no
+        change) when the pages cannot be had. `stretches`: (namespace, tokens) in path order, covering
+        `token_ids`; one of no tokens at the end names the namespace of the reply.
+
+        With `after`, the `node` of a lease that was released after a commit, `token_ids` and
+        `stretches` are only what follows the end of what it committed (its *tip*), and may be empty;
+        all counts of the lease are from position 0. The cost is that of the new tokens. The caller
+        vouches that the asker may know the tip's path; namespaces after it may be others. A tip dies
+        with the page it ends in, and when a newer one takes its place: a page has one, and a
+        `conversation` (any bytes; empty for none) its newest and the one continued to it.
+
+        Raises LookupError when `after` is not known (any more), and ValueError on malformed input or
+        when `reserve_tokens` is more than the whole device has.
+        """
 
     def node_tokens(self, node: int) -> int | None:
-        """SEAM"""
+        """Tokens from position 0 to a tip; None when it is not known (any more)."""
 
     def stats(self) -> dict[str, int]:
-        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, hit_tokens,
-        miss_tokens, evicted_pages, committed_tokens."""
+        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, tips,
+        hit_tokens, miss_tokens, evicted_pages, committed_tokens."""
 
     def check(self) -> None:
         """Prove that every page is in exactly one place; raises AssertionError with what is wrong."""
@@ -125,6 +141,18 @@ class Lease:
     @property
     def hit_tokens(self) -> int:
         """Leading tokens whose K/V are in the leased pages once `copy` has been done."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that were admitted, those before a tip included."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens admitted and appended; 0 once released."""
+
+    @property
+    def node(self) -> int:
+        """This lease's number. It names its tip, the end of what it committed, once it is released."""
 
     @property
     def copy(self) -> tuple[int, int, int] | None:
@@ -144,22 +172,21 @@ class Lease:
     def grow(self, tokens: int) -> bool:
         """Make room for `tokens` positions in all; False (and no change) when there are no pages."""
 
-    @property
-    def node(self) -> int:
-        """SEAM"""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """SEAM"""
-
     def token_ids(self) -> bytes:
-        """SEAM"""
+        """All tokens admitted and appended. O(history): for preemption and penalties only."""
 
     def append(self, token_ids: bytes) -> None:
-        """SEAM"""
+        """Tokens that follow, under the last stretch: sampled, or closing a reply; not computed yet.
+        Raises ValueError once released."""
 
     def commit(self, tokens: int) -> None:
-        """SEAM"""
+        """The first `tokens` positions have their K/V in the leased pages: put them into the tree.
+        O(new pages).
+
+        May be called again with more, and with fewer than the prompt (a prefill that was cut off);
+        with no more than before nothing happens. Rows are immutable once committed. Raises ValueError
+        past the tokens admitted and appended or the reserved room, and once released.
+        """
 
     def release(self) -> None:
         """Unlock, and free the pages that the tree did not take. Idempotent. The page table is empty

@@ -41,6 +41,7 @@ class World:
         self.sequences: list[Sequence] = []
         self.device: dict[tuple[int, int], Prefix] = {}
         self.paths: list[Prefix] = [()]
+        self.nodes: list[int] = []
 
     def step(self) -> None:
         """One random operation."""
@@ -51,8 +52,21 @@ class World:
             deed(self.random.choice(self.sequences))
         elif self.random.random() < 0.05:
             self.clear()
+        elif self.nodes and self.random.random() < 0.4:
+            self.go_on(self.random.choice(self.nodes[-4:]))
         else:
-            self.admit()
+            self.admit(self.new_path())
+
+    def go_on(self, node: int) -> None:
+        """After a tip: as an admission of the whole path."""
+        known = self.oracle.tip(node)
+        assert self.index.node_tokens(node) == (None if known is None else len(known))
+        if known is None:
+            with pytest.raises(LookupError):
+                self.index.admit(b"", [], 1, after=node)
+        else:
+            new = self.random.choice((self.new_path(), ()))
+            self.admit(known + new, after=(node, len(known)))
 
     def new_path(self) -> Prefix:
         """Goes on from a cut of an earlier path, with few namespaces and fewer tokens."""
@@ -65,24 +79,35 @@ class World:
             ]
         return tuple(path)
 
-    def admit(self) -> None:
-        path = self.new_path()
+    def admit(self, path: Prefix, after: tuple[int, int] | None = None) -> None:
+        """`after`: a tip, and its tokens, which the path begins with."""
         reserve_tokens = len(path) + self.random.randint(0, 6)
         if reserve_tokens > self.page_size * self.oracle.pages:
             return
+        node, before = after or (None, 0)
         stretches = [
-            (name, len(list(run))) for name, run in groupby(path, key=lambda pair: pair[0])
+            (name, len(list(run))) for name, run in groupby(path[before:], key=lambda pair: pair[0])
         ]
-        lease = self.index.admit(pack(token for _, token in path), stretches, reserve_tokens)
+        conversation = self.random.choice((b"", b"a", b"b"))
+        lease = self.index.admit(
+            pack(token for _, token in path[before:]),
+            stretches,
+            reserve_tokens,
+            after=node,
+            conversation=conversation,
+        )
         if lease is None:
             self.oracle.admit(path, reserve_tokens, None)
             return
         table = list(unpack(lease.page_table))
         answer = Answer(hit_tokens=lease.hit_tokens, copy=lease.copy, page_table=table)
-        hold = self.oracle.admit(path, reserve_tokens, answer)
+        hold = self.oracle.admit(
+            path, reserve_tokens, answer, conversation=conversation, continued=node
+        )
         assert hold is not None
         assert lease.hit_tokens < len(path), "one token is always computed"
-        self.forget(table[hold.committed // self.page_size :])
+        assert lease.prompt_tokens == len(path)
+        self.forget(table[-(-hold.committed // self.page_size) :])
         self.sequences.append(
             Sequence(lease=lease, hold=hold, path=path, computed=lease.hit_tokens)
         )
@@ -108,7 +133,9 @@ class World:
             if position == sequence.lease.tokens_reserved and not self.grow(sequence):
                 break
             if position == len(sequence.path):
-                sequence.path += ((sequence.path[-1][0], self.random.randint(0, 1)),)
+                token = self.random.randint(0, 1)
+                sequence.lease.append(pack([token]))
+                sequence.path += ((sequence.path[-1][0], token),)
             page = sequence.page_table[position // self.page_size]
             row = position % self.page_size
             self.assert_writable(sequence, page, row)
@@ -137,7 +164,7 @@ class World:
         back = self.random.choice((0, 0, 0, 1, 3))
         path = sequence.path[: max(0, sequence.computed - back)]
         before = sequence.page_table
-        sequence.lease.commit(pack(token for _, token in path))
+        sequence.lease.commit(len(path))
         assert sequence.page_table == before, "a page table changed"
         self.oracle.commit(sequence.hold, path)
         self.paths.append(path)
@@ -154,7 +181,8 @@ class World:
 
     def forget_sequence(self, sequence: Sequence) -> None:
         self.sequences.remove(sequence)
-        self.oracle.release(sequence.hold)
+        self.oracle.release(sequence.hold, sequence.lease.node)
+        self.nodes.append(sequence.lease.node)
 
     def clear(self) -> None:
         assert self.index.clear() == self.oracle.clear()
@@ -162,13 +190,16 @@ class World:
     def verify(self) -> None:
         """The accounting, the oracle, and the contents of every row that somebody may read."""
         self.index.check()
-        assert self.index.stats() == self.oracle.stats()
+        stats = self.index.stats()
+        assert stats.pop("nodes") <= stats["pages_cached"]
+        assert stats == self.oracle.stats()
         for cached in self.oracle.cached.values():
             first = (len(cached.prefix) - 1) // self.page_size * self.page_size
             for position in range(first, len(cached.prefix)):
                 row = position % self.page_size
                 assert self.device[cached.page, row] == cached.prefix[: position + 1]
         for sequence in self.sequences:
+            assert unpack(sequence.lease.token_ids()).tolist() == [t for _, t in sequence.path]
             table = sequence.page_table
             places = [p if isinstance(p, int) else p.page for p in sequence.hold.table]
             assert table == places

@@ -35,9 +35,21 @@ class Hold:
     committed: int
     full: list[CachedPage]
     source: CachedPage | None
+    conversation: bytes
+    continued: int | None
+    has_committed: bool = False
 
     def uses(self, cached: CachedPage) -> bool:
         return cached in self.table or cached in self.full or cached is self.source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tip:
+    """Where a released lease ended; it dies with its page."""
+
+    path: Prefix
+    page: CachedPage
+    conversation: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +69,22 @@ class PrefixOracle:
     pages: int
     cached: dict[Prefix, CachedPage] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
+    tips: dict[int, Tip] = field(default_factory=dict)
     ticks: int = 0
     hit_tokens: int = 0
     miss_tokens: int = 0
     evicted_pages: int = 0
     committed_tokens: int = 0
 
-    def admit(self, path: Prefix, reserve_tokens: int, answer: Answer | None) -> Hold | None:
+    def admit(
+        self,
+        path: Prefix,
+        reserve_tokens: int,
+        answer: Answer | None,
+        *,
+        conversation: bytes = b"",
+        continued: int | None = None,
+    ) -> Hold | None:
         """Judge an admission and do the same."""
         known = path[:-1]
         full = list(self._full_pages(known))
@@ -74,28 +95,35 @@ class PrefixOracle:
         if answer is None:
             assert not self._has_room(missing, full), "refused, and there was room"
             return None
-        source = None
+        source = tail = None
+        choices = [cached for cached, common in rows.items() if common == best > 0]
         if answer.copy is not None:
-            (source,) = (c for c in rows if c.page == answer.copy[0])
-            assert rows[source] == best > 0
+            (source,) = (c for c in choices if c.page == answer.copy[0])
             assert answer.copy == (source.page, answer.page_table[len(full)], best)
+            assert not self._may_go_on(source, shared + best), "no copy is needed"
+        elif answer.hit_tokens > shared:
+            (tail,) = (c for c in choices if c.page == answer.page_table[len(full)])
+            assert self._may_go_on(tail, shared + best), "the page is another's to write"
         elif best > 0:
-            choices = [cached for cached, common in rows.items() if common == best]
             assert not all(self._has_room(missing, [*full, c]) for c in choices)
-        assert answer.hit_tokens == shared + (best if source else 0)
+        assert answer.hit_tokens == shared + (best if source or tail else 0)
         assert list(answer.page_table[: len(full)]) == [cached.page for cached in full]
         hold = Hold(
             path=path,
-            table=[*full],
+            table=[*full, *([tail] if tail else [])],
             hit_tokens=answer.hit_tokens,
-            committed=shared,
+            committed=answer.hit_tokens if tail else shared,
             full=full,
             source=source,
+            conversation=conversation,
+            continued=continued,
         )
         self.holds.append(hold)
+        missing -= len(hold.table) - len(full)
         assert self._has_room(missing), "admitted, and there was no room"
+        held = len(hold.table)
         self._take(hold, answer.page_table)
-        assert len(hold.table) == len(full) + missing
+        assert len(hold.table) == held + missing
         if source is not None:
             self._touch(source.prefix)
         self.hit_tokens += hold.hit_tokens
@@ -117,6 +145,7 @@ class PrefixOracle:
             return
         self.committed_tokens += max(0, len(path) - max(hold.committed, hold.hit_tokens))
         hold.source = None
+        hold.has_committed = True
         for start in range(
             hold.committed // self.page_size * self.page_size, len(path), self.page_size
         ):
@@ -127,14 +156,32 @@ class PrefixOracle:
         hold.committed = len(path)
         self._drop_superseded()
 
-    def release(self, hold: Hold) -> None:
-        """Give everything back."""
-        self._touch(hold.path[: len(hold.full) * self.page_size])
+    def release(self, hold: Hold, node: int) -> None:
+        """Give everything back; `node`: the lease's number, for its tip."""
         tail = self._tail(hold)
-        if tail is not None:
-            self._touch(tail.prefix)
+        last = tail or (hold.full[-1] if hold.full else None)
+        if last is not None:
+            self._touch(last.prefix)
+            if hold.has_committed and len(last.prefix) == hold.committed:
+                self._add_tip(hold, node, last)
         self.holds.remove(hold)
         self._drop_superseded()
+
+    def _add_tip(self, hold: Hold, node: int, page: CachedPage) -> None:
+        """A conversation keeps its newest tip and the one continued to it, a page the newest."""
+        for number, other in list(self.tips.items()):
+            outdated = hold.conversation and other.conversation == hold.conversation
+            if (outdated and number != hold.continued) or other.page is page:
+                del self.tips[number]
+        self.tips[node] = Tip(path=page.prefix, page=page, conversation=hold.conversation)
+
+    def tip(self, node: int) -> Prefix | None:
+        """The path to a tip, if it is known."""
+        return self._live_tips().get(node)
+
+    def _live_tips(self) -> dict[int, Prefix]:
+        pages = set(map(id, self._all()))
+        return {node: tip.path for node, tip in self.tips.items() if id(tip.page) in pages}
 
     def clear(self) -> int:
         """Drop what nobody uses."""
@@ -144,14 +191,14 @@ class PrefixOracle:
         return len(unused)
 
     def stats(self) -> dict[str, int]:
-        """As `PrefixIndex.stats`."""
+        """As `PrefixIndex.stats`, but for the nodes."""
         return {
             "pages_total": self.pages,
             "pages_free": self._free(),
             "pages_cached": len(self.cached),
             "pages_leased": self.pages - self._free() - len(self.cached),
             "pages_evictable": sum(not self._is_protected(cached) for cached in self._all()),
-            "nodes": len(self.cached),
+            "tips": len(self._live_tips()),
             "hit_tokens": self.hit_tokens,
             "miss_tokens": self.miss_tokens,
             "evicted_pages": self.evicted_pages,
@@ -185,6 +232,11 @@ class PrefixOracle:
             if used and (other is cached or below):
                 return True
         return False
+
+    def _may_go_on(self, cached: CachedPage, tokens: int) -> bool:
+        """Whether a sequence with `tokens` positions of its prefix may write on in the page."""
+        writes = any(cached in hold.table for hold in self.holds)
+        return len(cached.prefix) == tokens and tokens % self.page_size != 0 and not writes
 
     def _free(self) -> int:
         own = sum(isinstance(place, int) for hold in self.holds for place in hold.table)

@@ -19,7 +19,7 @@ def serve(index: _core.PrefixIndex, tokens: list[int], *stretches: tuple[bytes, 
     lease = index.admit(pack(tokens), stretches or [(ALICE, len(tokens))], len(tokens))
     assert lease is not None
     hit_tokens = lease.hit_tokens
-    lease.commit(pack(tokens))
+    lease.commit(len(tokens))
     lease.release()
     index.check()
     return hit_tokens
@@ -97,7 +97,8 @@ def test_a_reply_belongs_to_the_last_stretch_even_if_it_holds_no_prompt_token() 
     index = _core.PrefixIndex(page_size=4, pages=32)
     lease = index.admit(pack(range(5)), [(PUBLIC, 5), (ALICE, 0)], 12)
     assert lease is not None
-    lease.commit(pack(range(9)))
+    lease.append(pack(range(5, 9)))
+    lease.commit(9)
     lease.release()
     assert serve(index, list(range(10)), (PUBLIC, 10)) == 5
     assert serve(index, list(range(10)), (PUBLIC, 5), (ALICE, 5)) == 9
@@ -143,27 +144,62 @@ def test_an_index_without_slots_or_with_too_many_is_refused(page_size: int, page
         _core.PrefixIndex(page_size=page_size, pages=pages)
 
 
-def test_commits_that_contradict_the_lease_are_value_errors_and_change_nothing() -> None:
+def test_commits_past_what_is_known_are_value_errors_and_change_nothing() -> None:
     index = _core.PrefixIndex(page_size=4, pages=4)
     lease = index.admit(pack([1, 2, 3]), [(ALICE, 3)], 6)
     assert lease is not None
-    lease.commit(pack([1, 2, 3, 4]))
+    lease.append(pack([4]))
+    lease.commit(4)
     before = index.stats()
-    for token_ids in (b"abc", pack([2]), pack([1, 2, 3, 5]), pack([1, 2, 3, 4, 5, 6, 7, 8, 9])):
+    for tokens in (5, 9, 2**70, -1):
         with pytest.raises(ValueError, match=r"\w"):
-            lease.commit(token_ids)
+            lease.commit(tokens)
+    with pytest.raises(ValueError, match="whole number"):
+        lease.append(b"abc")
+    lease.append(pack([5] * 5))
+    with pytest.raises(ValueError, match="reserved"):
+        lease.commit(9)
     with pytest.raises(ValueError, match="count"):
         lease.grow(-1)
-    lease.commit(pack([1, 2]))
+    lease.commit(2)
     assert index.stats() == before
     assert lease.grow(2**62) is False
     index.check()
 
 
+def test_a_turn_goes_on_from_the_one_before_it() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=8)
+    first = index.admit(pack([1, 2, 3, 4, 5]), [(ALICE, 5)], 8, conversation=b"chat")
+    assert first is not None
+    assert (first.prompt_tokens, first.tokens, index.node_tokens(first.node)) == (5, 5, None)
+    first.append(pack([6, 7]))
+    first.commit(7)
+    first.release()
+    assert index.node_tokens(first.node) == 7
+    second = index.admit(pack([8, 9]), [(ALICE, 2)], 9, after=first.node, conversation=b"chat")
+    assert second is not None
+    assert (second.hit_tokens, second.copy, second.prompt_tokens) == (7, None, 9)
+    assert unpack(second.token_ids()).tolist() == list(range(1, 10))
+    assert second.tokens_reserved == 12
+    again = index.admit(pack([8]), [(ALICE, 1)], 8, after=first.node)
+    assert again is not None
+    assert again.copy is not None
+    assert (again.hit_tokens, again.copy[2]) == (7, 3)
+    index.check()
+    with pytest.raises(LookupError):
+        index.admit(pack([8]), [(ALICE, 1)], 8, after=second.node)
+    for unknown in (99, 2**64 - 1):
+        with pytest.raises(LookupError):
+            index.admit(pack([8]), [(ALICE, 1)], 8, after=unknown)
+        assert index.node_tokens(unknown) is None
+    with pytest.raises(ValueError, match="less than the 8 tokens"):
+        index.admit(pack([8]), [(ALICE, 1)], 7, after=first.node)
+
+
 def test_a_released_lease_holds_nothing() -> None:
     index = _core.PrefixIndex(page_size=4, pages=4)
-    serve(index, [1, 2, 3, 4, 5])
-    lease = index.admit(pack([1, 2, 3, 4, 5, 6]), [(ALICE, 6)], 9)
+    serve(index, [1, 2, 3, 4, 5, 6])
+    lease = index.admit(pack([1, 2, 3, 4, 5, 7]), [(ALICE, 6)], 9)
     assert lease is not None
     assert (lease.hit_tokens, lease.tokens_reserved) == (5, 12)
     source, target, rows = lease.copy or (0, 0, 0)
@@ -174,8 +210,10 @@ def test_a_released_lease_holds_nothing() -> None:
     lease.release()
     assert (lease.hit_tokens, lease.copy, lease.tokens_reserved) == (5, None, 0)
     assert lease.page_table == b""
-    with pytest.raises(ValueError, match="released"):
-        lease.commit(pack([1]))
+    assert lease.tokens == 0
+    for call in (lambda: lease.commit(1), lambda: lease.append(b""), lease.token_ids):
+        with pytest.raises(ValueError, match="released"):
+            call()
     with pytest.raises(ValueError, match="released"):
         lease.grow(1)
     assert index.stats()["pages_leased"] == 0
@@ -192,7 +230,7 @@ def test_dropping_a_lease_releases_it_and_a_lease_outlives_its_index() -> None:
     survivor = index.admit(pack([1, 2, 3]), [(ALICE, 3)], 16)
     assert survivor is not None
     del index
-    survivor.commit(pack([1, 2, 3]))
+    survivor.commit(3)
     assert survivor.tokens_reserved == 16
 
 
@@ -208,7 +246,8 @@ def test_aborts_at_every_moment_leak_no_page_and_the_whole_device_can_be_had() -
         lease = index.admit(pack(prompt), [(ALICE, len(prompt))], reserve_tokens)
         if lease is not None:
             written = rng.choice((0, len(prompt) // 2, len(prompt), len(prompt) + 20))
-            lease.commit(pack([*prompt, *([3] * 20)][:written]))
+            lease.append(pack([3] * 20))
+            lease.commit(written)
             running.append(lease)
         if len(running) > 6:
             aborted = running.pop(rng.randrange(len(running)))
@@ -237,7 +276,7 @@ def test_threads_may_share_an_index() -> None:
                 tokens = [rng.randint(0, 1) for _ in range(rng.randint(1, 20))]
                 lease = index.admit(pack(tokens), [(ALICE, len(tokens))], len(tokens))
                 if lease is not None:
-                    lease.commit(pack(tokens))
+                    lease.commit(len(tokens))
                 index.check()
         except BaseException as error:
             failures.append(error)

@@ -6,7 +6,7 @@ use super::*;
 fn a_private_stretch_is_found_only_by_its_tenant() {
     for (public, private) in [(4, 4), (6, 6), (3, 1), (0, 9), (5, 12)] {
         let mut index = index(4, 64);
-        let prompt = tokens((public + private) as u32);
+        let prompt: Vec<u32> = (100..).take(public + private).collect();
         let as_tenant = |tenant| [(PUBLIC, public), (tenant, private)];
         assert_eq!(serve_in(&mut index, &prompt, &as_tenant(ALICE)), 0);
         let public_hit = public.min(prompt.len() - 1);
@@ -51,8 +51,7 @@ fn a_border_is_a_change_of_namespace_and_not_a_way_of_counting() {
 #[test]
 fn an_empty_last_stretch_names_the_namespace_of_the_reply() {
     let mut index = index(4, 64);
-    let lease = index
-        .admit(&tokens(6), &[(PUBLIC, 6), (ALICE, 0)], 12)
+    let lease = ask(&mut index, &tokens(6), &[(PUBLIC, 6), (ALICE, 0)], 12)
         .unwrap()
         .unwrap();
     commit(&mut index, lease, &tokens(10));
@@ -70,8 +69,8 @@ fn namespaces_are_forgotten_with_their_last_page_and_lease() {
         let name = tenant.to_le_bytes();
         serve_in(&mut index, &tokens(3), &[(&name, 3)]);
     }
-    assert!(index.namespaces.live() <= 2);
+    assert!(index.tree.namespaces.live() <= 2);
     index.clear();
     index.check().unwrap();
-    assert_eq!(index.namespaces.live(), 0);
+    assert_eq!(index.tree.namespaces.live(), 0);
 }

@@ -1,0 +1,181 @@
+//! Growth and decay of the tree: pages are added at an end, a branch splits a node, pages go from the end. Each
+//! of these keeps what is counted, locked and remembered right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::evict::Uses;
+use super::locks::LockId;
+use super::pages::PageId;
+use super::run::Run;
+use super::tree::{Children, Node, NodeId, PageKey, Position, Tree};
+
+impl Tree {
+    /// Put `pages` with the pairs `range` of `run` below a position where the tree has no page that begins
+    /// like them; gives the node they are in.
+    pub(super) fn insert(
+        &mut self,
+        at: Position,
+        run: &Run,
+        range: Range<usize>,
+        pages: &[PageId],
+    ) -> NodeId {
+        if let Some(id) = at.node {
+            if at.pages < self.node(id).end() {
+                let above = self.split(id, at.pages);
+                return self.add_child(Some(above), at.pages, run, range, pages);
+            }
+            if self.node(id).children.is_empty() {
+                self.extend(id, run, range, pages);
+                return id;
+            }
+        }
+        self.add_child(at.node, at.pages, run, range, pages)
+    }
+
+    /// Add pairs at the end of a childless node: to its partial page, then in `pages`.
+    pub(super) fn extend(&mut self, id: NodeId, run: &Run, range: Range<usize>, pages: &[PageId]) {
+        let page_size = self.page_size;
+        let grows_first_page = self.node(id).run.len() < page_size;
+        self.update(id, |node, namespaces| {
+            node.run.append(run, range, namespaces);
+            node.pages.extend_from_slice(pages);
+        });
+        if grows_first_page {
+            let node = self.node(id);
+            let parent = node.parent;
+            let key: PageKey = node.run.pairs(0..page_size.min(node.run.len())).into();
+            let old = std::mem::replace(&mut self.node_mut(id).key, Arc::clone(&key));
+            let siblings = self.children_mut(parent);
+            siblings.remove(&old);
+            let replaced = siblings.insert(key, id);
+            assert!(replaced.is_none(), "two nodes with one key");
+        }
+    }
+
+    fn add_child(
+        &mut self,
+        parent: Option<NodeId>,
+        start: usize,
+        run: &Run,
+        range: Range<usize>,
+        pages: &[PageId],
+    ) -> NodeId {
+        let mut own = Run::default();
+        own.append(run, range, &mut self.namespaces);
+        let key: PageKey = own.pairs(0..self.page_size.min(own.len())).into();
+        let node = Node {
+            parent,
+            start,
+            run: own,
+            pages: pages.to_vec(),
+            key: Arc::clone(&key),
+            children: Children::new(),
+            locks: BTreeSet::new(),
+            protected_children: 0,
+            uses: Uses::default(),
+            tips: BTreeMap::new(),
+            has_writer: false,
+        };
+        let id = NodeId(self.nodes.insert(node));
+        self.pages += pages.len();
+        // A node with a child is not listed.
+        let insert = |children: &mut Children| children.insert(key, id);
+        let replaced = match parent {
+            Some(above) => self.update(above, |node, _| insert(&mut node.children)),
+            None => insert(&mut self.roots),
+        };
+        assert!(replaced.is_none(), "two nodes with one key");
+        self.list(id);
+        id
+    }
+
+    /// Cut a node after the first `pages` pages of the path. The lower half keeps its identity; the upper one
+    /// is new, takes the locks and tips that end in it, and is returned. Nothing else about a page changes.
+    fn split(&mut self, id: NodeId, pages: usize) -> NodeId {
+        let page_size = self.page_size;
+        let node = self.nodes.get_mut(id.0);
+        let count = pages - node.start;
+        let lower_run = node.run.split_off(count * page_size, &mut self.namespaces);
+        let lower_pages = node.pages.split_off(count);
+        let lower_key: PageKey = lower_run.pairs(0..page_size.min(lower_run.len())).into();
+        let lower_locks = node.locks.split_off(&(pages + 1, LockId::FIRST));
+        let lower_tips = node.tips.split_off(&(pages + 1));
+        let lower_uses = node.uses.split_off(pages);
+        let upper = Node {
+            parent: node.parent,
+            start: node.start,
+            run: std::mem::replace(&mut node.run, lower_run),
+            pages: std::mem::replace(&mut node.pages, lower_pages),
+            key: std::mem::replace(&mut node.key, Arc::clone(&lower_key)),
+            children: Children::from([(lower_key, id)]),
+            locks: std::mem::replace(&mut node.locks, lower_locks),
+            protected_children: 0,
+            uses: std::mem::replace(&mut node.uses, lower_uses),
+            tips: std::mem::replace(&mut node.tips, lower_tips),
+            has_writer: false,
+        };
+        node.start = pages;
+        let protected = usize::from(node.is_protected());
+        let above = NodeId(self.nodes.insert(upper));
+        self.node_mut(id).parent = Some(above);
+        let upper = self.nodes.get_mut(above.0);
+        upper.protected_children = protected;
+        for &(_, lock) in &upper.locks {
+            self.locks.get_mut(lock.0).node = above;
+        }
+        for &tip in upper.tips.values() {
+            self.tips.get_mut(tip).expect("a live tip").node = above;
+        }
+        let (parent, key) = (upper.parent, Arc::clone(&upper.key));
+        let replaced = self.children_mut(parent).insert(key, above);
+        assert_eq!(
+            replaced,
+            Some(id),
+            "the upper half stands where the node stood"
+        );
+        above
+    }
+
+    /// Take out the page to evict next.
+    pub(super) fn evict_page(&mut self) -> Option<PageId> {
+        let leaf = self.evictable.first()?;
+        Some(self.remove_last_page(leaf))
+    }
+
+    /// Take out the last page of a childless node, which nothing protects, and the tips in it.
+    pub(super) fn remove_last_page(&mut self, id: NodeId) -> PageId {
+        let node = self.node(id);
+        let last_use = node
+            .evictable_since()
+            .expect("a page that nothing protects");
+        let (pages, parent) = (node.end() - 1, node.parent);
+        for tip in self.node_mut(id).tips.split_off(&(pages + 1)).into_values() {
+            self.tips.forget(tip);
+        }
+        let page_size = self.page_size;
+        let (page, is_empty) = self.update(id, |node, namespaces| {
+            node.run
+                .truncate((pages - node.start) * page_size, namespaces);
+            node.uses.truncate(pages);
+            (
+                node.pages.pop().expect("at least one page"),
+                node.pages.is_empty(),
+            )
+        });
+        if is_empty {
+            let node = self.nodes.remove(id.0);
+            match parent {
+                Some(above) => self.update(above, |above, _| {
+                    above.children.remove(&node.key);
+                    above.uses.raise(pages, last_use);
+                }),
+                None => {
+                    self.roots.remove(&node.key);
+                }
+            }
+        }
+        page
+    }
+}
