@@ -19,7 +19,7 @@ fn to_python(error: TokenizerError) -> PyErr {
 }
 
 /// Packed little-endian u32 ids.
-fn unpack(token_ids: &[u8]) -> PyResult<Vec<u32>> {
+pub(crate) fn unpack(token_ids: &[u8]) -> PyResult<Vec<u32>> {
     let chunks = token_ids.chunks_exact(BYTES_PER_TOKEN);
     if !chunks.remainder().is_empty() {
         return Err(PyValueError::new_err(
@@ -31,7 +31,7 @@ fn unpack(token_ids: &[u8]) -> PyResult<Vec<u32>> {
         .collect())
 }
 
-fn pack<'py>(py: Python<'py>, token_ids: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn pack<'py>(py: Python<'py>, token_ids: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, token_ids.len() * BYTES_PER_TOKEN, |bytes| {
         for (chunk, id) in bytes.chunks_exact_mut(BYTES_PER_TOKEN).zip(token_ids) {
             chunk.copy_from_slice(&id.to_le_bytes());
@@ -43,6 +43,12 @@ fn pack<'py>(py: Python<'py>, token_ids: &[u32]) -> PyResult<Bound<'py, PyBytes>
 /// A model's own tokenizer with a byte-bounded memo of encodings. Thread-safe.
 #[pyclass(frozen, module = "appliance._core")]
 pub struct Tokenizer(Arc<tokenizer::Tokenizer>);
+
+impl Tokenizer {
+    pub(crate) fn shared(&self) -> Arc<tokenizer::Tokenizer> {
+        Arc::clone(&self.0)
+    }
+}
 
 #[pymethods]
 impl Tokenizer {
