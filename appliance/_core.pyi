@@ -1,13 +1,19 @@
 """Types of the Rust extension. Token ids are packed little-endian u32 (`appliance.tokens`)."""
 
 from collections.abc import Sequence
-from typing import Self, final
+from typing import Self, TypeAlias, final
 
 __all__ = [
+    "Assembled",
+    "ChatPieces",
+    "ContentRefused",
     "Lease",
     "PrefixIndex",
+    "PromptTooLong",
     "StreamDecoder",
     "Tokenizer",
+    "cut",
+    "join_prompt",
     "paged_attention",
     "set_attention_threads",
     "store_kv",
@@ -86,6 +92,109 @@ class StreamDecoder:
     def delivered_tokens(self) -> int:
         """How many leading tokens lie entirely inside the delivered text; one without text lies where
         the one before it ends."""
+
+_Slot: TypeAlias = tuple[bytes, bool, bool]
+_Messages: TypeAlias = tuple[Sequence[str], Sequence[str], Sequence[bytes | None], Sequence[bytes]]
+
+class ContentRefused(ValueError):
+    """A content cannot be encoded. `args`: the index of its message, and why."""
+
+class PromptTooLong(ValueError):
+    """What every prompt holds and the newest message are more than the room; names and numbers."""
+
+@final
+class Assembled:
+    """A prompt: its ids, and what they are made of."""
+
+    @property
+    def token_ids(self) -> bytes:
+        """What the model reads."""
+
+    @property
+    def stretches(self) -> tuple[tuple[bytes, int], ...]:
+        """(namespace, tokens) in order, covering the prompt.
+
+        The format's text in front of a public first message is public too; from the first private
+        message on, every token belongs to the namespace of the latest private one. A prompt that begins
+        with private text is private from its first token.
+        """
+
+    @property
+    def part_tokens(self) -> tuple[int, ...]:
+        """Tokens of each message with the format's text in front of it; one more for the text after the
+        last, when there is any."""
+
+@final
+class ChatPieces:
+    """A chat format as ids, for formats whose texts depend on neighbours only.
+
+    Messages come as parallel lists: (roles, contents, stored ids of exactly the content or None,
+    namespaces). A content without ids is encoded through the tokenizer's memo, under its namespace.
+    `public` is the namespace that belongs to everybody.
+    """
+
+    def __new__(
+        cls,
+        tokenizer: Tokenizer,
+        *,
+        slots: Sequence[tuple[str | None, str, _Slot]],
+        ends: Sequence[tuple[str, bool, bytes]],
+        overhead: Sequence[tuple[str, int]],
+    ) -> Self:
+        """`slots`: role before (None at the start), role, and the ids in front of the content, whether
+        its start and its end are trimmed. `ends`: last role, with the header of a reply or without,
+        ids. `overhead`: what the cut counts for the format's text in front of a role's content."""
+
+    def fit(
+        self,
+        messages: _Messages,
+        *,
+        public: bytes,
+        front: Sequence[str],
+        limit: int,
+        reserve: int,
+        step: int,
+    ) -> tuple[int, int, Assembled | None]:
+        """The prompt for a reply to the last message: (dropped, window_tokens, prompt).
+
+        The first messages, which `front` names, are always kept; of the others `dropped` at the front
+        are not, see `cut`. The prompt is None when the format refuses the order of roles of what is
+        kept. Raises ContentRefused, PromptTooLong. Long texts are encoded with the GIL released.
+        """
+
+    def join(self, messages: _Messages, *, public: bytes, continues: bool) -> Assembled | None:
+        """The prompt of all these messages, with the header of a reply; when it `continues`, it ends
+        right after the last content, of which then nothing is trimmed. None when the format refuses the
+        order of roles. Raises ContentRefused."""
+
+def join_prompt(
+    tokenizer: Tokenizer,
+    messages: _Messages,
+    *,
+    public: bytes,
+    slots: Sequence[_Slot],
+    after: bytes,
+    continues: bool,
+) -> Assembled:
+    """`ChatPieces.join` for messages whose places are given one by one. Raises ContentRefused."""
+
+def cut(
+    sizes: Sequence[tuple[bool, int]],
+    *,
+    protected: Sequence[tuple[str, int]],
+    limit: int,
+    reserve: int,
+    step: int,
+) -> tuple[int, int]:
+    """Which messages still go into the prompt for a reply to the last turn: (dropped, window_tokens).
+
+    `sizes`: whether a message opens a turn (the first one does anyway), and its tokens; `protected` are
+    the names and tokens of the parts in every prompt. A fold over the turns: when a turn's opening does
+    not fit into `limit - reserve`, turns go at the front until `step` tokens are free. The same path
+    gives the same cut, and so does a path that begins at a cut of before. `window_tokens` are the
+    protected parts and all that is kept. Raises PromptTooLong, with names and numbers, when the
+    protected parts and the newest opening alone do not fit.
+    """
 
 @final
 class PrefixIndex:

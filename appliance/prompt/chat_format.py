@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from appliance._core import Tokenizer
+from appliance._core import ChatPieces, Tokenizer
 from appliance.errors import InvalidRequest, ModelError
 from appliance.prompt.layout import Layout, PairLayout, derive_layout
-from appliance.prompt.messages import ROLES, Role
+from appliance.prompt.messages import ROLES, PromptMessage, Role
 from appliance.prompt.probe import Placement, Refused, Shape, Slot
 from appliance.prompt.template_runner import TemplateRunner
 from appliance.tokens import TokenIds, count, head, unpack
@@ -71,6 +71,7 @@ class ChatFormat:
     overhead: Mapping[Role, int]
     following: Following | None
     fallback_reason: str | None
+    _table: ChatPieces | None
     _pieces: dict[str, TokenIds] = field(default_factory=dict)
 
     @classmethod
@@ -117,6 +118,15 @@ class ChatFormat:
             )
         return reading if end is End.REPLY else replace(reading, after="")
 
+    def pieces_for(self, messages: Sequence[PromptMessage]) -> ChatPieces | None:
+        """The format as a table of ids; None when these messages' places depend on more than their
+        neighbours."""
+        if not isinstance(self.layout, PairLayout):
+            return None
+        if self.layout.holes is not None and not all(message.content for message in messages):
+            return None
+        return self._table
+
     def ids(self, text: str) -> TokenIds:
         """Ids of the format's own text, control tokens included."""
         known = self._pieces.get(text)
@@ -141,15 +151,36 @@ def _finished(layout: Layout, tokenizer: Tokenizer, reason: str | None) -> ChatF
     if closing and not tokenizer.token_bytes(unpack(closing)[0]):
         end_token = unpack(closing)[0]
     stop = following.strip()
+    overhead = _overhead(layout, tokenizer)
     return ChatFormat(
         layout=layout,
         tokenizer=tokenizer,
         closing=closing,
         end_token=end_token,
         stop_strings=(stop,) if end_token is None and stop else (),
-        overhead=_overhead(layout, tokenizer),
+        overhead=overhead,
         following=_following(layout, longer),
         fallback_reason=reason,
+        _table=_table(layout, tokenizer, overhead) if isinstance(layout, PairLayout) else None,
+    )
+
+
+def _table(layout: PairLayout, tokenizer: Tokenizer, overhead: Mapping[Role, int]) -> ChatPieces:
+    return ChatPieces(
+        tokenizer,
+        slots=[
+            (
+                before,
+                role,
+                (tokenizer.encode_template(slot.before), slot.trim_left, slot.trim_right),
+            )
+            for (before, role), slot in layout.slots.items()
+        ],
+        ends=[
+            (last, header, tokenizer.encode_template(text))
+            for (last, header), text in layout.ends.items()
+        ],
+        overhead=list(overhead.items()),
     )
 
 

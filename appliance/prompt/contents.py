@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
 
-from appliance._core import Tokenizer
+from appliance._core import ContentRefused, Tokenizer
 from appliance.errors import InvalidRequest
+from appliance.prompt.messages import PromptMessage
 from appliance.tokens import TokenIds
+
+Columns: TypeAlias = tuple[list[str], list[str], list[TokenIds | None], list[bytes]]
+"""Messages as `_core.ChatPieces` takes them: roles, contents, stored ids, namespaces."""
+
+
+def columns(messages: Sequence[PromptMessage]) -> Columns:
+    """The messages as parallel lists: one call for all of them, and no work in between."""
+    return (
+        [message.role for message in messages],
+        [message.content for message in messages],
+        [message.token_ids for message in messages],
+        [message.namespace for message in messages],
+    )
 
 
 def encode_content(tokenizer: Tokenizer, text: str, namespace: bytes, *, param: str) -> TokenIds:
@@ -18,15 +34,19 @@ def encode_content(tokenizer: Tokenizer, text: str, namespace: bytes, *, param: 
         raise InvalidRequest(f"{param}: {error}", param=param) from error
 
 
-def encode_contents(
-    tokenizer: Tokenizer, named: Sequence[tuple[str, str]], namespace: bytes
-) -> list[TokenIds]:
-    """Ids of the contents of messages, given as (name, text); raises InvalidRequest as above."""
+@contextmanager
+def naming_the_refused(messages: Sequence[PromptMessage]) -> Iterator[None]:
+    """Within it, a content of `messages` that cannot be encoded is an InvalidRequest with its name."""
     try:
-        return tokenizer.encode_many([text for _, text in named], namespace)
-    except ValueError:
-        # One by one, to find out which it was; those encoded before are in the memo.
-        return [
-            encode_content(tokenizer, text, namespace, param=f"{name}.content")
-            for name, text in named
-        ]
+        yield
+    except ContentRefused as error:
+        index, reason = error.args
+        raise _refused(messages[index], reason) from error
+    except UnicodeEncodeError as error:  # a lone surrogate: no content at all
+        message = next(m for m in messages if m.content == error.object)
+        raise _refused(message, str(error)) from error
+
+
+def _refused(message: PromptMessage, reason: str) -> InvalidRequest:
+    param = f"{message.name}.content"
+    return InvalidRequest(f"{param}: {reason}", param=param)

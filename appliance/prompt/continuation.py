@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from appliance.prompt.chat_format import ChatFormat
 from appliance.prompt.fit import Fitted
-from appliance.prompt.messages import Part, Prompt, PromptMessage, Zone
+from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.truncate import Window
 from appliance.tokens import count, tail
 
@@ -80,16 +80,13 @@ def continued(
     if size > window.room or tip.tokens + new >= window.limit:
         return None
     opening = count(before) + count(message.token_ids)
-    parts = [Part(name=message.name, zone=message.zone, role=message.role, tokens=opening)]
-    if header:
-        parts.append(
-            Part(name="reply header", zone=Zone.TAIL, role="assistant", tokens=count(header))
-        )
+    sizes = (opening, count(header)) if header else (opening,)
     return Fitted(
         prompt=Prompt(
             token_ids=token_ids,
             stretches=_extended(tip.stretches, new),
-            parts=tuple(parts),
+            messages=(message,),
+            part_tokens=sizes,
             closing=chat_format.closing,
             known_tokens=tip.tokens,
         ),

@@ -1,21 +1,23 @@
 """The prompt of a stored conversation: system text, as much history as fits, the reply's header.
 
-Owns the sizes that truncation decides on. Never: which path of the tree (`chat`), or the cut itself
-(`truncate`).
+Owns what is measured and in which order things are tried. Never: which path of the tree (`chat`), or
+the cut itself (`_core`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from appliance._core import Assembled, PromptTooLong, cut
 from appliance.errors import ContextLengthExceeded
 from appliance.prompt import roles
 from appliance.prompt.chat_format import ChatFormat, End
-from appliance.prompt.contents import encode_contents
+from appliance.prompt.contents import columns, encode_content, naming_the_refused
 from appliance.prompt.messages import Prompt, PromptMessage, Role
-from appliance.prompt.render import render
-from appliance.prompt.truncate import Turn, Window, first_kept
+from appliance.prompt.namespace import PUBLIC
+from appliance.prompt.render import prompt_of, render
+from appliance.prompt.truncate import Window
 from appliance.tokens import count
 
 
@@ -47,66 +49,73 @@ def fit(
     conversation can go on. Raises ContextLengthExceeded when the system text and the newest message
     do not fit, InvalidRequest for a content that cannot be encoded.
     """
-    front = [] if system is None else _with_ids(chat_format, [system])
-    known = _with_ids(chat_format, history)
-    starts, turns = _turns(chat_format, known)
-    protected = [
-        *((message.name, _tokens(chat_format, message)) for message in front),
-        ("chat format", _format_tokens(chat_format, has_system=bool(front))),
-    ]
-    kept = first_kept(turns, protected, window)
-    dropped = starts[kept] if starts else 0
-    given = [*front, *known[dropped:]]
-    messages = roles.adapted(given, chat_format.accepts)
-    prompt = render(chat_format, messages, End.REPLY)
+    front = [] if system is None else [system]
+    messages = [*front, *history]
+    with naming_the_refused(messages):
+        try:
+            dropped, window_tokens, assembled = _cut(chat_format, front, messages, window)
+        except PromptTooLong as error:
+            raise ContextLengthExceeded(str(error)) from error
+    given = messages if not dropped else [*front, *history[dropped:]]
+    if assembled is None:
+        taken = roles.adapted(given, chat_format.accepts)
+        prompt = render(chat_format, taken, End.REPLY)
+    else:
+        taken = given
+        prompt = prompt_of(chat_format, given, assembled)
     if prompt.tokens >= window.limit:
         raise ContextLengthExceeded(
             f"the prompt is {prompt.tokens} tokens, the context {window.limit}"
         )
-    kept_tokens = sum(turn.opening + turn.answer for turn in turns[kept:])
     return Fitted(
         prompt=prompt,
         dropped=dropped,
-        window_tokens=sum(tokens for _, tokens in protected) + kept_tokens,
-        is_plain=messages == given and all(message.content for message in messages),
+        window_tokens=window_tokens,
+        is_plain=taken == given and all(message.content for message in taken),
     )
 
 
-def _with_ids(
-    chat_format: ChatFormat, messages: Sequence[PromptMessage]
-) -> Sequence[PromptMessage]:
-    result = list(messages)
-    missing: dict[bytes, list[int]] = {}
-    for index, message in enumerate(messages):
-        if message.token_ids is None:
-            missing.setdefault(message.namespace, []).append(index)
-    for namespace, indices in missing.items():
-        named = [(messages[index].name, messages[index].content) for index in indices]
-        found = encode_contents(chat_format.tokenizer, named, namespace)
-        for index, token_ids in zip(indices, found, strict=True):
-            result[index] = replace(messages[index], token_ids=token_ids)
-    return result
-
-
-def _turns(
-    chat_format: ChatFormat, messages: Sequence[PromptMessage]
-) -> tuple[list[int], list[Turn]]:
-    """Where turns start, and their sizes. A user's message opens one; what comes first opens one too."""
-    starts: list[int] = []
-    turns: list[Turn] = []
-    for index, message in enumerate(messages):
-        size = _tokens(chat_format, message)
-        if message.role == "user" or not turns:
-            starts.append(index)
-            turns.append(Turn(opening=size, answer=0))
-        else:
-            turns[-1] = Turn(opening=turns[-1].opening, answer=turns[-1].answer + size)
-    return starts, turns
+def _cut(
+    chat_format: ChatFormat,
+    front: Sequence[PromptMessage],
+    messages: Sequence[PromptMessage],
+    window: Window,
+) -> tuple[int, int, Assembled | None]:
+    """(dropped, window_tokens, the prompt): None where it has to be placed or adapted by hand."""
+    pieces = chat_format.pieces_for(messages)
+    if pieces is not None:
+        return pieces.fit(
+            columns(messages),
+            public=PUBLIC,
+            front=[message.name for message in front],
+            limit=window.limit,
+            reserve=window.reserve,
+            step=window.step,
+        )
+    sizes = [(message.role == "user", _tokens(chat_format, message)) for message in messages]
+    dropped, window_tokens = cut(
+        sizes[len(front) :],
+        protected=[
+            *((message.name, size) for message, (_, size) in zip(front, sizes, strict=False)),
+            ("chat format", _format_tokens(chat_format, has_system=bool(front))),
+        ],
+        limit=window.limit,
+        reserve=window.reserve,
+        step=window.step,
+    )
+    return dropped, window_tokens, None
 
 
 def _tokens(chat_format: ChatFormat, message: PromptMessage) -> int:
-    assert message.token_ids is not None
-    return count(message.token_ids) + chat_format.overhead[message.role]
+    token_ids = message.token_ids
+    if token_ids is None:
+        token_ids = encode_content(
+            chat_format.tokenizer,
+            message.content,
+            message.namespace,
+            param=f"{message.name}.content",
+        )
+    return count(token_ids) + chat_format.overhead[message.role]
 
 
 def _format_tokens(chat_format: ChatFormat, *, has_system: bool) -> int:

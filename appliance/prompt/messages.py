@@ -59,14 +59,16 @@ class Part:
 class Prompt:
     """What the model reads.
 
-    An engine has the first `known_tokens` of it, `token_ids` follow. `stretches` cover all of it from
-    the front, `parts` cover `token_ids`, both without gaps. `closing` are the ids that the format puts
-    after the reply in every longer prompt.
+    An engine has the first `known_tokens` of it, `token_ids` follow: those of `messages`, and at the
+    end the header of the reply when it has any. `part_tokens` are their sizes. `stretches` cover all of
+    the prompt from the front, parts cover `token_ids`, both without gaps. `closing` are the ids that
+    the format puts after the reply in every longer prompt.
     """
 
     token_ids: TokenIds
     stretches: tuple[tuple[bytes, int], ...]
-    parts: tuple[Part, ...]
+    messages: tuple[PromptMessage, ...]
+    part_tokens: tuple[int, ...]
     closing: TokenIds
     known_tokens: int = 0
 
@@ -74,3 +76,15 @@ class Prompt:
     def tokens(self) -> int:
         """Length in tokens."""
         return self.known_tokens + count(self.token_ids)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The messages and the header of the reply, by name. Made when it is asked for: a turn of a long
+        conversation does not pay for it."""
+        parts = [
+            Part(name=message.name, zone=message.zone, role=message.role, tokens=tokens)
+            for message, tokens in zip(self.messages, self.part_tokens, strict=False)
+        ]
+        for tokens in self.part_tokens[len(self.messages) :]:
+            parts.append(Part(name="reply header", zone=Zone.TAIL, role="assistant", tokens=tokens))
+        return tuple(parts)

@@ -9,14 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.errors import ContextLengthExceeded
-from appliance.prompt.truncate import Turn, Window, first_kept, window
+from appliance._core import PromptTooLong, cut
+from appliance.prompt.truncate import Window, window
+from tests.reference import prompting
+from tests.reference.prompting import Turn
 
 turn = st.builds(Turn, opening=st.integers(1, 60), answer=st.integers(0, 90))
 windows = st.builds(
     Window, limit=st.integers(300, 600), reserve=st.integers(0, 80), step=st.integers(0, 100)
 )
 PROTECTED = (("system", 40), ("reply header", 5))
+message = st.tuples(st.booleans(), st.integers(0, 70))
+
+
+def first_kept(turns: list[Turn], protected: tuple[tuple[str, int], ...], space: Window) -> int:
+    """The first turn of the cut: two messages a turn."""
+    sizes = [size for turn in turns for size in ((True, turn.opening), (False, turn.answer))]
+    dropped, _ = cut_of(sizes, space, protected)
+    assert dropped % 2 == 0
+    return dropped // 2
+
+
+def cut_of(
+    sizes: list[tuple[bool, int]],
+    space: Window,
+    protected: tuple[tuple[str, int], ...] = PROTECTED,
+) -> tuple[int, int]:
+    return cut(
+        sizes, protected=protected, limit=space.limit, reserve=space.reserve, step=space.step
+    )
 
 
 def prompt_tokens(turns: list[Turn], kept: int) -> int:
@@ -51,12 +72,32 @@ def test_the_first_kept_turn_only_moves_forward_and_only_when_the_window_is_full
         before = now
 
 
-@given(turns=st.lists(turn, min_size=1, max_size=60), space=windows, cut=st.integers(0, 59))
-def test_going_on_from_a_known_cut_gives_the_same_cut_as_the_whole_path(
-    turns: list[Turn], space: Window, cut: int
+@given(
+    sizes=st.lists(message, max_size=90),
+    fixed=st.integers(0, 400),
+    space=windows,
+)
+def test_the_cut_is_that_of_the_slow_reference(
+    sizes: list[tuple[bool, int]], fixed: int, space: Window
 ) -> None:
-    known = first_kept(turns[: cut % len(turns) + 1], PROTECTED, space)
-    assert first_kept(turns, PROTECTED, space, start=known) == first_kept(turns, PROTECTED, space)
+    starts, turns = prompting.turns_of(sizes)
+    kept = prompting.first_kept(turns, fixed, space)
+    if kept is None:
+        with pytest.raises(PromptTooLong):
+            cut_of(sizes, space, (("all", fixed),))
+        return
+    dropped = starts[kept] if starts else 0
+    window_tokens = fixed + sum(tokens for _, tokens in sizes[dropped:])
+    assert cut_of(sizes, space, (("all", fixed),)) == (dropped, window_tokens)
+
+
+@given(sizes=st.lists(message, min_size=1, max_size=90), space=windows, known=st.integers(1, 90))
+def test_a_path_from_a_known_cut_on_gives_the_same_cut_as_the_whole_path(
+    sizes: list[tuple[bool, int]], space: Window, known: int
+) -> None:
+    before, _ = cut_of(sizes[:known], space)
+    tail, window_tokens = cut_of(sizes[before:], space)
+    assert (before + tail, window_tokens) == cut_of(sizes, space)
 
 
 def test_a_long_chat_moves_its_cut_once_a_step_and_stays_cached() -> None:
@@ -85,9 +126,9 @@ def test_protected_parts_that_do_not_fit_are_named_with_their_sizes_every_time()
     protected = (("system", 90), ("persona", 30), ("reply", 5))
     messages = set()
     for _ in range(3):
-        with pytest.raises(ContextLengthExceeded) as caught:
+        with pytest.raises(PromptTooLong) as caught:
             first_kept([Turn(opening=1, answer=0)], protected, space)
-        messages.add(caught.value.message)
+        messages.add(str(caught.value))
     (message,) = messages
     assert all(text in message for text in ("system 90", "persona 30", "reply 5", "100"))
 
@@ -99,4 +140,4 @@ def test_a_small_context_lowers_reserve_and_step_to_a_quarter_each() -> None:
 @settings(max_examples=20)
 @given(space=windows)
 def test_no_history_at_all_fits(space: Window) -> None:
-    assert first_kept([], PROTECTED, space) == 0
+    assert cut_of([], space) == (0, 45)

@@ -1,10 +1,13 @@
 //! The pure core of the chat appliance: no Python, no I/O, no clock.
 
 pub mod attention;
+pub mod byte_bpe;
 pub mod control_guard;
 pub mod memo;
 pub mod prefix_index;
+pub mod prompt;
 pub mod stop_strings;
 pub mod stream_decoder;
 pub mod token_table;
 pub mod tokenizer;
+pub mod word_split;

@@ -16,6 +16,7 @@ use tokenizers::{
     Tokenizer as HfTokenizer,
 };
 
+use crate::byte_bpe::ByteBpe;
 use crate::control_guard::{ControlGuard, is_control_name};
 use crate::memo::{Memo, MemoKey, MemoStats, SharedIds};
 use crate::token_table::TokenTable;
@@ -23,6 +24,22 @@ use crate::token_table::TokenTable;
 /// The longest text to encode. The regular expression engine gives up on a run of some ten million
 /// characters, and a text of this length is beyond any context window.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
+
+/// Texts on which the fast way is compared with the crate before it is taken.
+const PROBES: [&str; 12] = [
+    "Hello! How's it going? I'll be there at 10:45, won't I? They've said we're late; I'd say so.",
+    "  two  spaces\t\ttabs \n\n\nlines\r\n  \r end   ",
+    "0 12 345 6789 1234567890 3.14159 1,000,000 \u{BD} \u{663} \u{2167}",
+    "def f(x: int) -> str:\n    return f\"{x!r}\"  # ok...\n\n\n<tag a='b'>&amp;</tag> || [[x]] {{y}} __z__",
+    "Gr\u{F6}\u{DF}e, na\u{EF}ve caf\u{E9} e\u{301} \u{395}\u{3BB}\u{3BB}\u{3B7}\u{3BD}\u{3B9}\u{3BA}\u{3AC} \u{420}\u{443}\u{441}\u{441}\u{43A}\u{438}\u{439}",
+    "\u{4F60}\u{597D}\u{4E16}\u{754C}\u{3002} \u{65E5}\u{672C}\u{8A9E}\u{3001} \u{D55C}\u{AD6D}\u{C5B4} \u{627}\u{644}\u{639}\u{631}\u{628}\u{64A}\u{629} \u{939}\u{93F}\u{928}\u{94D}\u{926}\u{940}",
+    "\u{1F600}\u{1F642} \u{1F469}\u{200D}\u{1F467} \u{1F1E8}\u{1F1E9}\u{FE0F} !\u{1F600}x\u{1F600} 1\u{1F600}2",
+    "\0\u{1}\u{7F} \u{85}\u{A0}\u{3000} \u{2028}\u{FEFF}x\u{202E} \u{FFFD}\u{10FFFF}",
+    "'S 'LL 'Re x's'tt '\u{17F} it''s ''ll 'r 'v 'l '",
+    "<|im_ end|> < |start| > </s> <s> [INST] <0x0A>",
+    "aaaaaaaaaaaaaaaa bbbbbbbbbbbbbbb ================ ---------- abababababababab",
+    "",
+];
 
 /// What can go wrong with a tokenizer.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -64,6 +81,7 @@ pub struct Tokenizer {
     /// Control tokens off.
     content_tokens: AddedVocabulary,
     guard: ControlGuard,
+    fast: Option<ByteBpe>,
     unknown_id: Option<u32>,
     table: TokenTable,
     memo: Memo,
@@ -88,16 +106,33 @@ impl Tokenizer {
         content_tokens.set_encode_special_tokens(true);
         let table = TokenTable::new(&pipeline, &template_tokens)?;
         let guard = ControlGuard::new(pipeline.get_model(), &template_tokens, &table);
-        Ok(Self {
+        let fast = ByteBpe::read(json, &pipeline, &template_tokens);
+        let mut tokenizer = Self {
             unknown_id: unknown_id(pipeline.get_model()),
             pipeline,
             template_tokens,
             content_tokens,
             guard,
+            fast: None,
             table,
             memo: Memo::new(memo_bytes_max),
             fingerprint,
+        };
+        tokenizer.fast = fast.filter(|fast| tokenizer.agrees(fast));
+        Ok(tokenizer)
+    }
+
+    /// Whether the fast way gives what the crate gives.
+    fn agrees(&self, fast: &ByteBpe) -> bool {
+        PROBES.iter().all(|probe| {
+            let slow = self.encode_with(&self.content_tokens, Some(&self.guard), probe);
+            fast.encode(probe).is_none_or(|ids| Ok(ids) == slow)
         })
+    }
+
+    /// Whether ordinary texts go the fast way (`byte_bpe`).
+    pub fn is_fast(&self) -> bool {
+        self.fast.is_some()
     }
 
     /// One more than the largest token id.
@@ -136,9 +171,11 @@ impl Tokenizer {
         if let Some(ids) = self.memo.get(&key) {
             return Ok(ids);
         }
-        let ids: SharedIds = self
-            .encode_with(&self.content_tokens, Some(&self.guard), text)?
-            .into();
+        let ids: SharedIds = match self.encode_fast(text) {
+            Some(ids) => ids,
+            None => self.encode_with(&self.content_tokens, Some(&self.guard), text)?,
+        }
+        .into();
         self.memo.insert_if_absent(key, &ids);
         Ok(ids)
     }
@@ -183,6 +220,18 @@ impl Tokenizer {
         let bytes = self.table.text_bytes(ids)?;
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// Ids of an ordinary text. The guard's names are among those that make a text another one, and
+    /// what still gives a control token is left to the way that says so.
+    fn encode_fast(&self, text: &str) -> Option<Vec<u32>> {
+        let fast = self
+            .fast
+            .as_ref()
+            .filter(|_| text.len() <= TEXT_BYTES_MAX)?;
+        let ids = fast.encode(text)?;
+        let plain = !ids.iter().any(|&id| self.table.is_control(id));
+        plain.then_some(ids)
     }
 
     fn encode_with(

@@ -3,6 +3,7 @@
 mod attention;
 mod packed;
 mod prefix_index;
+mod prompt;
 mod tokenizer;
 
 use pyo3::prelude::*;
@@ -12,6 +13,18 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attention::register(module)?;
     module.add_class::<prefix_index::PrefixIndex>()?;
     module.add_class::<prefix_index::Lease>()?;
+    module.add_class::<prompt::Assembled>()?;
+    module.add_class::<prompt::ChatPieces>()?;
+    module.add(
+        "ContentRefused",
+        module.py().get_type::<prompt::ContentRefused>(),
+    )?;
+    module.add(
+        "PromptTooLong",
+        module.py().get_type::<prompt::PromptTooLong>(),
+    )?;
+    module.add_function(wrap_pyfunction!(prompt::cut, module)?)?;
+    module.add_function(wrap_pyfunction!(prompt::join_prompt, module)?)?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<tokenizer::StreamDecoder>()?;
     Ok(())

@@ -22,6 +22,12 @@ fn to_python(error: TokenizerError) -> PyErr {
 #[pyclass(frozen, module = "appliance._core")]
 pub struct Tokenizer(Arc<tokenizer::Tokenizer>);
 
+impl Tokenizer {
+    pub(crate) fn shared(&self) -> Arc<tokenizer::Tokenizer> {
+        Arc::clone(&self.0)
+    }
+}
+
 #[pymethods]
 impl Tokenizer {
     #[new]

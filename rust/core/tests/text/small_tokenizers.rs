@@ -32,6 +32,11 @@ fn load(json: &Value, memo_bytes_max: usize) -> Tokenizer {
 /// A byte-level BPE: the control tokens, every byte (its id is the byte plus `FIRST_BYTE_ID`), and a
 /// few merges.
 pub fn byte_level(memo_bytes_max: usize) -> Tokenizer {
+    load(&byte_level_json(), memo_bytes_max)
+}
+
+/// Its file.
+pub fn byte_level_json() -> Value {
     let mut vocab: BTreeMap<String, u32> = BTreeMap::new();
     for (id, name) in (0..).zip(CONTROL) {
         vocab.insert(name.to_owned(), id);
@@ -52,14 +57,13 @@ pub fn byte_level(memo_bytes_max: usize) -> Tokenizer {
         vocab.insert(format!("{left}{right}"), id);
     }
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true});
-    let json = json!({
+    json!({
         "version": "1.0",
         "added_tokens": added(&CONTROL),
         "pre_tokenizer": byte_level,
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocab, "merges": merges},
-    });
-    load(&json, memo_bytes_max)
+    })
 }
 
 /// A unigram model with byte pieces, control pieces and a space mark.

@@ -1,0 +1,286 @@
+//! Prompt assembly for Python: parallel lists in, one packed buffer out, the GIL released for long texts.
+
+use std::sync::Arc;
+
+use appliance_core::prompt::assemble::{self, AssembleError, End, Message};
+use appliance_core::prompt::cut::{Size, Window};
+use appliance_core::prompt::pieces::{self, Placement, Role, Slot};
+use appliance_core::tokenizer;
+use pyo3::create_exception;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::packed::{pack, unpack};
+use crate::tokenizer::Tokenizer;
+
+/// Texts to encode of so many bytes in all are encoded with the GIL released. Below, another thread
+/// could keep it for longer than the work takes.
+const RELEASE_BYTES_MIN: usize = 16 << 10;
+
+create_exception!(
+    appliance._core,
+    ContentRefused,
+    PyValueError,
+    "A content cannot be encoded. args: the index of its message, and why."
+);
+create_exception!(
+    appliance._core,
+    PromptTooLong,
+    PyValueError,
+    "What every prompt holds and the newest message are more than the room."
+);
+
+fn to_python(error: AssembleError) -> PyErr {
+    match error {
+        AssembleError::Content { index, error } => {
+            ContentRefused::new_err((index, error.to_string()))
+        }
+        AssembleError::TooLong(sentence) => PromptTooLong::new_err(sentence),
+    }
+}
+
+fn role(name: &str) -> PyResult<Role> {
+    match name {
+        "system" => Ok(Role::System),
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        _ => Err(PyValueError::new_err(format!("no role is called {name:?}"))),
+    }
+}
+
+/// (ids in front of a content, trims its start, trims its end).
+type PySlot = (PyBackedBytes, bool, bool);
+
+fn slot((before, trim_left, trim_right): &PySlot) -> PyResult<Slot> {
+    Ok(Slot {
+        before: unpack("before", before)?,
+        trim_left: *trim_left,
+        trim_right: *trim_right,
+    })
+}
+
+/// Sizes cross as u32, so that no sum of them overflows.
+fn window(limit: u32, reserve: u32, step: u32) -> Window {
+    Window {
+        limit: i64::from(limit),
+        reserve: i64::from(reserve),
+        step: i64::from(step),
+    }
+}
+
+/// The messages of one call, as parallel lists. Their texts and ids stay in Python's memory.
+type Columns = (
+    Vec<PyBackedStr>,
+    Vec<PyBackedStr>,
+    Vec<Option<PyBackedBytes>>,
+    Vec<PyBackedBytes>,
+);
+
+fn read<'a>(columns: &'a Columns, public: &[u8]) -> PyResult<Vec<Message<'a>>> {
+    let (roles, texts, token_ids, namespaces) = columns;
+    let count = roles.len();
+    if [texts.len(), token_ids.len(), namespaces.len()] != [count; 3] {
+        return Err(PyValueError::new_err(
+            "the lists of messages differ in length",
+        ));
+    }
+    let mut messages = Vec::with_capacity(count);
+    for (index, name) in roles.iter().enumerate() {
+        let packed = match &token_ids[index] {
+            None => None,
+            Some(bytes) => match bytes.as_chunks() {
+                (ids, []) => Some(ids),
+                _ => {
+                    let message = "token ids are not a whole number of u32";
+                    return Err(PyValueError::new_err(message));
+                }
+            },
+        };
+        messages.push(Message {
+            role: role(name)?,
+            text: &texts[index],
+            token_ids: packed,
+            namespace: &namespaces[index],
+            is_public: *namespaces[index] == *public,
+        });
+    }
+    Ok(messages)
+}
+
+/// Run `work`, with the GIL released when the texts to encode are long.
+fn run<T: Send>(py: Python<'_>, messages: &[Message<'_>], work: impl FnOnce() -> T + Send) -> T {
+    let bytes: usize = messages
+        .iter()
+        .filter(|message| message.token_ids.is_none())
+        .map(|message| message.text.len())
+        .sum();
+    if bytes < RELEASE_BYTES_MIN {
+        work()
+    } else {
+        py.detach(work)
+    }
+}
+
+/// A prompt, and what its parts are made of.
+#[pyclass(frozen, module = "appliance._core")]
+pub struct Assembled {
+    #[pyo3(get)]
+    token_ids: Py<PyBytes>,
+    #[pyo3(get)]
+    stretches: Py<PyTuple>,
+    #[pyo3(get)]
+    part_tokens: Py<PyTuple>,
+}
+
+impl Assembled {
+    fn new(py: Python<'_>, assembled: &assemble::Assembled<'_>) -> PyResult<Self> {
+        let stretches = assembled
+            .stretches
+            .iter()
+            .map(|(namespace, tokens)| (PyBytes::new(py, namespace), *tokens));
+        Ok(Self {
+            token_ids: pack(py, &assembled.token_ids)?.unbind(),
+            stretches: PyTuple::new(py, stretches.collect::<Vec<_>>())?.unbind(),
+            part_tokens: PyTuple::new(py, &assembled.part_tokens)?.unbind(),
+        })
+    }
+}
+
+/// A chat format as ids, for formats whose texts depend on neighbours only.
+#[pyclass(frozen, module = "appliance._core")]
+pub struct ChatPieces {
+    tokenizer: Arc<tokenizer::Tokenizer>,
+    pieces: pieces::ChatPieces,
+}
+
+#[pymethods]
+impl ChatPieces {
+    #[new]
+    #[pyo3(signature = (tokenizer, *, slots, ends, overhead))]
+    fn new(
+        tokenizer: &Tokenizer,
+        slots: Vec<(Option<PyBackedStr>, PyBackedStr, PySlot)>,
+        ends: Vec<(PyBackedStr, bool, PyBackedBytes)>,
+        overhead: Vec<(PyBackedStr, usize)>,
+    ) -> PyResult<Self> {
+        let mut pieces = pieces::ChatPieces::default();
+        for (before, own, given) in &slots {
+            let before = before.as_deref().map(role).transpose()?;
+            pieces.set_slot(before, role(own)?, slot(given)?);
+        }
+        for (last, header, ids) in &ends {
+            pieces.set_end(role(last)?, *header, unpack("ids", ids)?);
+        }
+        for (name, tokens) in &overhead {
+            pieces.set_overhead(role(name)?, *tokens);
+        }
+        Ok(Self {
+            tokenizer: tokenizer.shared(),
+            pieces,
+        })
+    }
+
+    #[pyo3(signature = (messages, *, public, front, limit, reserve, step))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
+    fn fit(
+        &self,
+        py: Python<'_>,
+        messages: Columns,
+        public: &[u8],
+        front: Vec<PyBackedStr>,
+        limit: u32,
+        reserve: u32,
+        step: u32,
+    ) -> PyResult<(usize, i64, Option<Assembled>)> {
+        let messages = read(&messages, public)?;
+        if front.len() > messages.len() {
+            return Err(PyValueError::new_err(
+                "more messages are named than there are",
+            ));
+        }
+        let front: Vec<&str> = front.iter().map(|name| &**name).collect();
+        let window = window(limit, reserve, step);
+        let fit = || assemble::fit(&self.tokenizer, &self.pieces, &messages, &front, &window);
+        let (cut, assembled) = run(py, &messages, fit).map_err(to_python)?;
+        let assembled = assembled.map(|assembled| Assembled::new(py, &assembled));
+        Ok((cut.dropped, cut.window_tokens, assembled.transpose()?))
+    }
+
+    #[pyo3(signature = (messages, *, public, continues))]
+    fn join(
+        &self,
+        py: Python<'_>,
+        messages: Columns,
+        public: &[u8],
+        continues: bool,
+    ) -> PyResult<Option<Assembled>> {
+        let messages = read(&messages, public)?;
+        let roles = messages.iter().map(|message| message.role);
+        let Some(placement) = self.pieces.place(roles, !continues) else {
+            return Ok(None);
+        };
+        join_at(py, &self.tokenizer, &placement, &messages, continues).map(Some)
+    }
+}
+
+/// Put messages together whose places are given one by one.
+#[pyfunction]
+#[pyo3(signature = (tokenizer, messages, *, public, slots, after, continues))]
+pub fn join_prompt(
+    py: Python<'_>,
+    tokenizer: &Tokenizer,
+    messages: Columns,
+    public: &[u8],
+    slots: Vec<PySlot>,
+    after: &[u8],
+    continues: bool,
+) -> PyResult<Assembled> {
+    let messages = read(&messages, public)?;
+    if slots.len() != messages.len() {
+        return Err(PyValueError::new_err("every message needs a slot"));
+    }
+    let slots = slots.iter().map(slot).collect::<PyResult<Vec<_>>>()?;
+    let placement = Placement {
+        slots: slots.iter().collect(),
+        after: &unpack("after", after)?,
+    };
+    join_at(py, &tokenizer.shared(), &placement, &messages, continues)
+}
+
+fn join_at(
+    py: Python<'_>,
+    tokenizer: &tokenizer::Tokenizer,
+    placement: &Placement<'_>,
+    messages: &[Message<'_>],
+    continues: bool,
+) -> PyResult<Assembled> {
+    let end = if continues { End::Continue } else { End::Reply };
+    let join = || assemble::join(tokenizer, placement, messages, end);
+    let assembled = run(py, messages, join).map_err(to_python)?;
+    Assembled::new(py, &assembled)
+}
+
+/// The cut alone, of messages by size.
+#[pyfunction]
+#[pyo3(signature = (sizes, *, protected, limit, reserve, step))]
+pub fn cut(
+    sizes: Vec<(bool, u32)>,
+    protected: Vec<(PyBackedStr, u32)>,
+    limit: u32,
+    reserve: u32,
+    step: u32,
+) -> PyResult<(usize, i64)> {
+    let window = window(limit, reserve, step);
+    let protected: Vec<(&str, i64)> = protected
+        .iter()
+        .map(|(name, tokens)| (&**name, i64::from(*tokens)))
+        .collect();
+    let sizes = sizes.into_iter().map(|(opens, tokens)| Size {
+        opens,
+        tokens: i64::from(tokens),
+    });
+    let cut = assemble::checked_cut(sizes, &protected, &window).map_err(to_python)?;
+    Ok((cut.dropped, cut.window_tokens))
+}
