@@ -308,6 +308,7 @@ def store_kv(
     v_cache: int,
     slots: bytes,
     *,
+    scales: tuple[int, int] | None = None,
     kv_heads: int,
     head_dim: int,
     pages: int,
@@ -315,8 +316,10 @@ def store_kv(
 ) -> None:
     """Write new K and V rows into their slots (page * page_size + row, u32).
 
-    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches as in
-    `paged_attention`. The caller keeps the tensors alive. Raises ValueError on a bad slot.
+    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches and `scales` as in
+    `paged_attention`. An int8 row is symmetric: scale = largest magnitude / 127, numbers =
+    values / scale rounded to the nearest, ties to even; a value that is not finite makes the scale
+    NaN. The caller keeps the tensors alive. Raises ValueError on a bad slot.
     """
 
 def paged_attention(
@@ -325,6 +328,7 @@ def paged_attention(
     k_cache: int,
     v_cache: int,
     *,
+    scales: tuple[int, int] | None = None,
     query_starts: bytes,
     context_lens: bytes,
     page_tables: bytes,
@@ -335,15 +339,19 @@ def paged_attention(
     pages: int,
     page_size: int,
     scale: float,
+    window: int | None = None,
 ) -> None:
-    """Causal attention of a ragged batch over pages read in place, float32, on the CPU.
+    """Causal attention of a ragged batch over pages read in place, on the CPU.
 
-    `out`, `q`: addresses of contiguous [tokens, heads, head_dim]; `k_cache`, `v_cache`: contiguous
-    [pages, kv_heads, page_size, head_dim]. `query_starts`: u32 [sequences + 1], row ranges of `q`;
-    `context_lens`: u32 [sequences], positions including the new ones, so the queries of a sequence are
-    its last positions; `page_tables`: u32, all sequences' pages one after the other;
-    `page_starts`: u32 [sequences + 1], ranges of `page_tables`. Raises ValueError on lengths or
-    pages that do not fit. Releases the GIL.
+    `out`, `q`: addresses of contiguous float32 [tokens, heads, head_dim]; `k_cache`, `v_cache`:
+    contiguous [pages, kv_heads, page_size, head_dim]. Without `scales` the caches are float32. With
+    `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
+    they are int8, and a value is the number times the scale of its row. `query_starts`: u32
+    [sequences + 1], row ranges of `q`; `context_lens`: u32 [sequences], positions including the new
+    ones, so the queries of a sequence are its last positions; `page_tables`: u32, all sequences' pages one after the other;
+    `page_starts`: u32 [sequences + 1], ranges of `page_tables`. With a `window` a query sees the last
+    `window` positions up to its own; what lies in pages before them is never read. Raises ValueError
+    on lengths, pages or a window that do not fit. Releases the GIL.
     """
 
 def set_attention_threads(n: int) -> None:

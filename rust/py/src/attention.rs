@@ -1,7 +1,7 @@
 //! `paged_attention` and `store_kv` of `_core`: packed u32 to numbers, addresses passed on.
 
 use appliance_core::attention::{
-    self, AttentionError, CacheShape, NewRows, Ragged, Tensors, set_threads,
+    self, AttentionError, Cache, CacheShape, NewRows, Query, Ragged, Tensors, set_threads,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,9 +12,24 @@ fn value_error(error: AttentionError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+/// The cache of addresses; with those of scales it is int8.
+fn cache(k: usize, v: usize, scales: Option<(usize, usize)>) -> Cache {
+    match scales {
+        None => Cache::Float32 { k, v },
+        Some((k_scales, v_scales)) => Cache::Int8 {
+            k,
+            v,
+            k_scales,
+            v_scales,
+        },
+    }
+}
+
 /// Write new K and V rows into their slots; see `_core.pyi`.
 #[pyfunction]
-#[pyo3(signature = (k, v, k_cache, v_cache, slots, *, kv_heads, head_dim, pages, page_size))]
+#[pyo3(signature = (
+    k, v, k_cache, v_cache, slots, *, scales = None, kv_heads, head_dim, pages, page_size
+))]
 #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
 fn store_kv(
     py: Python<'_>,
@@ -23,6 +38,7 @@ fn store_kv(
     k_cache: usize,
     v_cache: usize,
     slots: &[u8],
+    scales: Option<(usize, usize)>,
     kv_heads: usize,
     head_dim: usize,
     pages: usize,
@@ -38,8 +54,7 @@ fn store_kv(
     let rows = NewRows {
         k,
         v,
-        k_cache,
-        v_cache,
+        cache: cache(k_cache, v_cache, scales),
     };
     // SAFETY: the caller keeps tensors of these shapes alive, by the contract in `_core.pyi`.
     py.detach(|| unsafe { attention::store_kv(rows, shape, &slots) })
@@ -49,8 +64,8 @@ fn store_kv(
 /// Causal attention of a ragged batch over pages; see `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (
-    out, q, k_cache, v_cache, *, query_starts, context_lens, page_tables, page_starts,
-    heads, kv_heads, head_dim, pages, page_size, scale
+    out, q, k_cache, v_cache, *, scales = None, query_starts, context_lens, page_tables, page_starts,
+    heads, kv_heads, head_dim, pages, page_size, scale, window = None
 ))]
 #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
 fn paged_attention(
@@ -59,6 +74,7 @@ fn paged_attention(
     q: usize,
     k_cache: usize,
     v_cache: usize,
+    scales: Option<(usize, usize)>,
     query_starts: &[u8],
     context_lens: &[u8],
     page_tables: &[u8],
@@ -69,6 +85,7 @@ fn paged_attention(
     pages: usize,
     page_size: usize,
     scale: f32,
+    window: Option<u32>,
 ) -> PyResult<()> {
     let query_starts = unpack("query_starts", query_starts)?;
     let context_lens = unpack("context_lens", context_lens)?;
@@ -89,11 +106,15 @@ fn paged_attention(
     let tensors = Tensors {
         out,
         q,
-        k_cache,
-        v_cache,
+        cache: cache(k_cache, v_cache, scales),
+    };
+    let query = Query {
+        heads,
+        scale,
+        window,
     };
     // SAFETY: the caller keeps tensors of these shapes alive, by the contract in `_core.pyi`.
-    py.detach(|| unsafe { attention::paged_attention(tensors, shape, heads, ragged, scale) })
+    py.detach(|| unsafe { attention::paged_attention(tensors, shape, query, ragged) })
         .map_err(value_error)
 }
 

@@ -33,12 +33,14 @@ pub enum AttentionError {
         /// Slots in the cache.
         slots: usize,
     },
-    /// A tensor's address is zero or not a multiple of four.
-    #[error("the address of {0} is not that of a float32 tensor")]
+    /// A tensor's address is zero, or one where its type cannot lie.
+    #[error("the address of {0} is not that of a tensor of its type")]
     Address(&'static str),
 }
 
-/// The shape of a layer's cache: float32 [pages, kv_heads, page_size, head_dim], once for K, once for V.
+/// The shape of a layer's cache: [pages, kv_heads, page_size, head_dim], once for K, once for V.
+///
+/// The first three count its rows; an int8 cache has a scale for each.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheShape {
     /// K/V heads.
@@ -58,9 +60,9 @@ impl CacheShape {
         check_sizes(&sizes)
     }
 
-    /// Where the row of a head in a page starts, in values from the start of the cache.
+    /// The number of the row of a head in a page, from the start of the cache.
     pub(super) fn row(&self, page: usize, kv_head: usize, row: usize) -> usize {
-        ((page * self.kv_heads + kv_head) * self.page_size + row) * self.head_dim
+        (page * self.kv_heads + kv_head) * self.page_size + row
     }
 }
 
@@ -77,12 +79,41 @@ fn check_sizes(sizes: &[usize]) -> Result<(), AttentionError> {
     }
 }
 
-/// Raises `Address` unless the address can be that of a float32 tensor.
-pub(super) fn check_address(name: &'static str, address: usize) -> Result<(), AttentionError> {
-    if address == 0 || !address.is_multiple_of(align_of::<f32>()) {
+/// Raises `Address` unless the address can be that of values of type `T`.
+pub(super) fn check_address<T>(name: &'static str, address: usize) -> Result<(), AttentionError> {
+    if address == 0 || !address.is_multiple_of(align_of::<T>()) {
         return Err(AttentionError::Address(name));
     }
     Ok(())
+}
+
+/// How queries look at the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Query {
+    /// Query heads; a multiple of the K/V heads.
+    pub heads: usize,
+    /// Scores are multiplied by it.
+    pub scale: f32,
+    /// A query sees at most so many positions, its own included; pages that lie before them all are
+    /// not read. None: the whole context.
+    pub window: Option<u32>,
+}
+
+impl Query {
+    fn check(&self, shape: &CacheShape) -> Result<(), AttentionError> {
+        if self.heads == 0 || !self.heads.is_multiple_of(shape.kv_heads) {
+            return Err(AttentionError::Shape(
+                "heads is not a positive multiple of kv_heads",
+            ));
+        }
+        if !self.scale.is_finite() {
+            return Err(AttentionError::Shape("scale is not finite"));
+        }
+        if self.window == Some(0) {
+            return Err(AttentionError::Shape("a window of no positions"));
+        }
+        Ok(())
+    }
 }
 
 /// The sequences of one attention call, as the caller gives them; see `Batch::new`.
@@ -115,8 +146,7 @@ pub(super) struct Sequence {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub shape: CacheShape,
-    /// Query heads; a multiple of the K/V heads.
-    pub heads: usize,
+    pub query: Query,
     pub sequences: Vec<Sequence>,
     pub page_tables: Vec<u32>,
 }
@@ -125,15 +155,11 @@ impl Batch {
     /// Checks everything; after it each position of each sequence has a page of the cache.
     pub fn new(
         shape: CacheShape,
-        heads: usize,
+        query: Query,
         ragged: Ragged<'_>,
     ) -> Result<Self, AttentionError> {
         shape.check()?;
-        if heads == 0 || !heads.is_multiple_of(shape.kv_heads) {
-            return Err(AttentionError::Shape(
-                "heads is not a positive multiple of kv_heads",
-            ));
-        }
+        query.check(&shape)?;
         let count = ragged.context_lens.len();
         let queries = check_starts(ragged.query_starts, count, "query_starts")?;
         let table_len = check_starts(ragged.page_starts, count, "page_starts")?;
@@ -142,7 +168,7 @@ impl Batch {
                 "page_starts does not end where page_tables ends",
             ));
         }
-        check_sizes(&[queries.max(1), heads, shape.head_dim])?;
+        check_sizes(&[queries.max(1), query.heads, shape.head_dim])?;
         for &page in ragged.page_tables {
             if page as usize >= shape.pages {
                 return Err(AttentionError::Page {
@@ -154,7 +180,7 @@ impl Batch {
         let sequences = (0..count).map(|i| sequence(&ragged, i, shape.page_size));
         Ok(Self {
             shape,
-            heads,
+            query,
             sequences: sequences.collect::<Result<_, _>>()?,
             page_tables: ragged.page_tables.to_vec(),
         })
@@ -162,7 +188,20 @@ impl Batch {
 
     /// Query heads that share a K/V head.
     pub fn group(&self) -> usize {
-        self.heads / self.shape.kv_heads
+        self.query.heads / self.shape.kv_heads
+    }
+
+    /// One more than the last position that a row of a sequence sees: its own, since the queries are
+    /// the last positions. Row r is position r / group of the queries.
+    pub fn limit(&self, sequence: usize, row: usize) -> usize {
+        let s = &self.sequences[sequence];
+        s.context - s.queries + row / self.group() + 1
+    }
+
+    /// The first position that a row of a sequence sees.
+    pub fn start(&self, sequence: usize, row: usize) -> usize {
+        let window = self.query.window.map_or(usize::MAX, |n| n as usize);
+        self.limit(sequence, row).saturating_sub(window)
     }
 }
 

@@ -1,79 +1,85 @@
 //! One item of a planned batch: its rows against its spans of the context, page by page.
 //!
-//! Owns the choice of instruction set and the way through pages and spans; the inner loops are the
-//! kernel's. Reads q, K and V and writes `out` through raw addresses that `Attention::new` was
-//! promised to be good.
+//! Owns the way through spans and tiles; the inner loops are the kernel's. Reads q, K and V and writes
+//! `out` through raw addresses that `Attention::new` was promised to be good.
 
-use super::batch::{Batch, Sequence};
-use super::kernel::{self, KEYS, PANEL_VECTORS, Rows, Tile};
-use super::plan::{Item, Plan, SPAN, limit};
+use super::batch::{AttentionError, Batch, check_address};
+use super::gather::{self, row_start};
+use super::kernel::{self, KEYS, PANEL_VECTORS, Tile};
+use super::level::Level;
+use super::plan::{Item, Plan, SPAN};
 use super::pool::Work;
-use super::scratch::{LANES_MAX, Scratch, State};
+use super::scratch::{Scratch, State};
 use super::simd::{self, Vector};
 use std::cell::RefCell;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
-/// Addresses of contiguous float32 tensors; shapes as in `paged_attention`.
+/// Addresses of the contiguous tensors of a layer's cache, see `CacheShape`.
 #[derive(Clone, Copy, Debug)]
-pub struct Tensors {
-    /// [tokens, heads, head_dim], written.
-    pub out: usize,
-    /// [tokens, heads, head_dim].
-    pub q: usize,
-    /// [pages, kv_heads, page_size, head_dim].
-    pub k_cache: usize,
-    /// [pages, kv_heads, page_size, head_dim].
-    pub v_cache: usize,
+pub enum Cache {
+    /// float32 K and V, each [pages, kv_heads, page_size, head_dim].
+    Float32 {
+        /// K.
+        k: usize,
+        /// V.
+        v: usize,
+    },
+    /// int8 K and V, each [pages, kv_heads, page_size, head_dim]; a value is the number times the
+    /// scale of its row.
+    Int8 {
+        /// K.
+        k: usize,
+        /// V.
+        v: usize,
+        /// float32 [pages, kv_heads, page_size].
+        k_scales: usize,
+        /// float32 [pages, kv_heads, page_size].
+        v_scales: usize,
+    },
 }
 
-/// The instructions that a call uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
-    /// One value at a time, for a `head_dim` that no vector divides.
-    Scalar,
-    /// What the compiler makes of eight values at a time.
-    Portable,
-    /// AVX2 and FMA.
-    Avx2,
-    /// AVX-512F.
-    Avx512,
-}
-
-impl Level {
-    /// The best level of this CPU for a `head_dim`.
-    pub fn detect(head_dim: usize) -> Self {
-        let all = [Self::Avx512, Self::Avx2, Self::Portable];
-        let best = all.into_iter().find(|level| level.fits(head_dim));
-        best.unwrap_or(Self::Scalar)
-    }
-
-    /// Whether this CPU has the instructions and their vectors divide `head_dim`.
-    pub fn fits(self, head_dim: usize) -> bool {
+impl Cache {
+    /// Raises `Address` unless every address can be that of its tensor.
+    pub(super) fn check_addresses(self) -> Result<(), AttentionError> {
         match self {
-            Self::Scalar => true,
-            Self::Portable => head_dim.is_multiple_of(8),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => {
-                head_dim.is_multiple_of(8)
-                    && is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
+            Self::Float32 { k, v } => {
+                check_address::<f32>("k_cache", k)?;
+                check_address::<f32>("v_cache", v)
             }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => head_dim.is_multiple_of(16) && is_x86_feature_detected!("avx512f"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Int8 {
+                k,
+                v,
+                k_scales,
+                v_scales,
+            } => {
+                check_address::<i8>("k_cache", k)?;
+                check_address::<i8>("v_cache", v)?;
+                check_address::<f32>("k_scales", k_scales)?;
+                check_address::<f32>("v_scales", v_scales)
+            }
         }
     }
+}
+
+/// Addresses of contiguous tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensors {
+    /// float32 [tokens, heads, head_dim], written.
+    pub out: usize,
+    /// float32 [tokens, heads, head_dim].
+    pub q: usize,
+    /// The cache.
+    pub cache: Cache,
 }
 
 /// A checked and planned call, ready to be shared by threads.
 #[derive(Debug)]
 pub(super) struct Attention {
-    batch: Batch,
+    pub batch: Batch,
     plan: Plan,
-    tensors: Tensors,
+    pub tensors: Tensors,
     /// `scale * log2(e)`, put into the queries.
-    scale: f32,
+    pub scale: f32,
     level: Level,
 }
 
@@ -81,12 +87,12 @@ impl Attention {
     /// # Safety
     /// The tensors have the shapes that `batch` states and live as long as this value is used; nothing
     /// else writes them or reads `out` meanwhile. `level` fits the CPU and `head_dim`.
-    pub unsafe fn new(batch: Batch, tensors: Tensors, scale: f32, level: Level) -> Self {
+    pub unsafe fn new(batch: Batch, tensors: Tensors, level: Level) -> Self {
         Self {
             plan: Plan::new(&batch),
+            scale: batch.query.scale * std::f32::consts::LOG2_E,
             batch,
             tensors,
-            scale: scale * std::f32::consts::LOG2_E,
             level,
         }
     }
@@ -141,20 +147,22 @@ thread_local! {
 unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scratch) {
     let batch = &attention.batch;
     let (rows, head_dim) = (item.rows.len(), batch.shape.head_dim);
-    let end = limit(batch, item.sequence, item.rows.end - 1);
+    let start = batch.start(item.sequence, item.rows.start);
+    let end = batch.limit(item.sequence, item.rows.end - 1);
     // SAFETY: the pointers of the tensors are good by `Attention::new`, those of the scratch by `fit`.
-    unsafe { gather_queries::<V>(attention, item, scratch) };
+    unsafe { gather::queries::<V>(attention, item, scratch) };
     scratch.total.clear(rows, head_dim);
     for span in item.spans.clone() {
         scratch.span.clear(rows, head_dim);
         let span_end = end.min((span + 1) * SPAN);
-        for first in (span * SPAN..span_end).step_by(KEYS) {
+        // Tiles start at multiples of KEYS whatever the window is: a row meets the same tiles in any
+        // item.
+        let span_start = (start - start % KEYS).max(span * SPAN);
+        for first in (span_start..span_end).step_by(KEYS) {
             let keys = KEYS.min(span_end - first);
-            find_rows(batch, item, first..first + keys, &mut scratch.offsets);
-            let next = (first + keys).min(end - 1);
-            find_rows(batch, item, next..end.min(next + KEYS), &mut scratch.next);
-            // SAFETY: as above; `find_rows` gives offsets inside of the caches.
-            unsafe { run_tile::<V>(attention, item, scratch, first, keys) };
+            gather::tile(batch, item, first..first + keys, scratch);
+            // SAFETY: as above; the tile's rows are in the cache.
+            unsafe { run_tile::<V>(attention, item, scratch, (first, keys)) };
         }
         let State { max, sum, mix } = &scratch.span;
         let mix = &mix[..rows * head_dim];
@@ -177,134 +185,68 @@ unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scrat
     unsafe { write_out(attention, item, &scratch.total) };
 }
 
-/// Where a row of the item starts in q and out, in values.
-fn row_start(batch: &Batch, item: &Item, row: usize) -> usize {
-    let (group, row) = (batch.group(), item.rows.start + row);
-    let token = batch.sequences[item.sequence].query_start + row / group;
-    let head = item.kv_head * group + row % group;
-    (token * batch.heads + head) * batch.shape.head_dim
-}
-
-/// Copies the item's queries, scaled, in the order that the kernel reads, and sets the limits.
 #[inline(always)]
-unsafe fn gather_queries<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scratch) {
-    let (batch, rows) = (&attention.batch, item.rows.len());
-    let head_dim = batch.shape.head_dim;
-    let padded = rows.next_multiple_of(V::LANES);
-    for row in 0..padded {
-        let real = item.rows.start + row.min(rows - 1);
-        scratch.limits[row] = limit(batch, item.sequence, real) as f32;
-    }
-    let scale = attention.scale;
-    // Rows that only fill up a panel repeat the last one; nothing of them is kept.
-    let row_at = |row: usize| {
-        let start = row_start(batch, item, row.min(rows - 1));
-        let q = with_exposed_provenance::<f32>(attention.tensors.q);
-        // SAFETY: the row lies inside of q, by the checks of `Batch`.
-        unsafe { std::slice::from_raw_parts(q.add(start), head_dim) }
-    };
-    if item.by_dots {
-        for (row, to) in scratch.q.chunks_exact_mut(head_dim).take(rows).enumerate() {
-            to.iter_mut()
-                .zip(row_at(row))
-                .for_each(|(x, y)| *x = y * scale);
-        }
-        return;
-    }
-    let panel = PANEL_VECTORS * V::LANES;
-    for first in (0..rows).step_by(panel) {
-        let width = panel.min(padded - first);
-        let to = &mut scratch.q[first * head_dim..(first + width) * head_dim];
-        for lane in (0..width).step_by(V::LANES) {
-            // Written line by line: LANES rows are read side by side.
-            let mut from: [&[f32]; LANES_MAX] = [&[]; LANES_MAX];
-            for (i, row) in from[..V::LANES].iter_mut().enumerate() {
-                *row = row_at(first + lane + i);
+unsafe fn run_tile<V: Vector>(
+    attention: &Attention,
+    item: &Item,
+    scratch: &mut Scratch,
+    (first, keys): (usize, usize),
+) {
+    let head_dim = attention.batch.shape.head_dim;
+    // SAFETY: `gather::tile` found rows of the cache; each has its scales. Few rows are at most
+    // DOT_ROWS, so that scores [rows, KEYS] fit.
+    unsafe {
+        match attention.tensors.cache {
+            Cache::Float32 { k, v } => {
+                let (k, v) = (with_exposed_provenance(k), with_exposed_provenance(v));
+                let tile = scratch.tile::<f32>(k, v, first, keys, head_dim);
+                if item.by_dots {
+                    let rows = scratch.rows_from(0, item.rows.len(), head_dim);
+                    kernel::dots::<V, f32>(&tile, &rows);
+                } else {
+                    run_panels::<V>(item, scratch, tile);
+                }
             }
-            for (i, line) in to.chunks_exact_mut(width).enumerate() {
-                for (x, row) in line[lane..lane + V::LANES].iter_mut().zip(&from) {
-                    *x = row[i] * scale;
+            Cache::Int8 {
+                k,
+                v,
+                k_scales,
+                v_scales,
+            } => {
+                scratch.take_scales(
+                    with_exposed_provenance(k_scales),
+                    with_exposed_provenance(v_scales),
+                );
+                let (k, v) = (with_exposed_provenance(k), with_exposed_provenance(v));
+                let tile = scratch.tile::<i8>(k, v, first, keys, head_dim);
+                if item.by_dots {
+                    let rows = scratch.rows_from(0, item.rows.len(), head_dim);
+                    kernel::dots::<V, i8>(&tile, &rows);
+                } else {
+                    let tile = kernel::widen::<V>(&tile, &scratch.space());
+                    run_panels::<V>(item, scratch, tile);
                 }
             }
         }
     }
 }
 
-/// Finds the K/V rows of some positions through the page table; the last is repeated up to KEYS.
-fn find_rows(batch: &Batch, item: &Item, positions: std::ops::Range<usize>, to: &mut [usize]) {
-    let Sequence { page_start, .. } = batch.sequences[item.sequence];
-    let page_size = batch.shape.page_size;
-    let (mut i, mut position) = (0, positions.start);
-    while position < positions.end {
-        let page = batch.page_tables[page_start + position / page_size] as usize;
-        let row = position % page_size;
-        let count = (page_size - row).min(positions.end - position);
-        let start = batch.shape.row(page, item.kv_head, row);
-        for (n, offset) in to[i..i + count].iter_mut().enumerate() {
-            *offset = start + n * batch.shape.head_dim;
-        }
-        i += count;
-        position += count;
-    }
-    let last = to[i - 1];
-    to[i..].fill(last);
-}
-
+/// Every panel of rows against a tile.
 #[inline(always)]
-unsafe fn run_tile<V: Vector>(
-    attention: &Attention,
-    item: &Item,
-    scratch: &mut Scratch,
-    first: usize,
-    keys: usize,
-) {
-    let head_dim = attention.batch.shape.head_dim;
-    let mut tile = Tile {
-        k: with_exposed_provenance(attention.tensors.k_cache),
-        v: with_exposed_provenance(attention.tensors.v_cache),
-        offsets: scratch.offsets.as_ptr(),
-        next: scratch.next.as_ptr(),
-        fetch: true,
-        keys,
-        first,
-        head_dim,
-    };
-    let mut rows = Rows {
-        rows: item.rows.len(),
-        q: scratch.q.as_ptr(),
-        limits: scratch.limits.as_ptr(),
-        scores: scratch.scores.as_mut_ptr(),
-        max: scratch.span.max.as_mut_ptr(),
-        sum: scratch.span.sum.as_mut_ptr(),
-        fix: scratch.fix.as_mut_ptr(),
-        mix: scratch.span.mix.as_mut_ptr(),
-    };
-    if item.by_dots {
-        // SAFETY: at most DOT_ROWS rows, so scores [rows, KEYS] fit.
-        return unsafe { kernel::dots::<V>(&tile, &rows) };
-    }
+unsafe fn run_panels<V: Vector>(item: &Item, scratch: &mut Scratch, mut tile: Tile<f32>) {
+    let keys = tile.keys;
     let panel = PANEL_VECTORS * V::LANES;
     for start in (0..item.rows.len()).step_by(panel) {
-        rows.rows = panel.min(item.rows.len() - start);
-        // What the last row of the panel does not see is not computed.
-        let seen = scratch.limits[start + rows.rows - 1] as usize;
-        tile.keys = keys.min(seen.saturating_sub(first));
-        if tile.keys == 0 {
+        let count = panel.min(item.rows.len() - start);
+        // What no row of the panel sees is not computed.
+        let seen = scratch.limits[start + count - 1] as usize;
+        tile.keys = keys.min(seen.saturating_sub(tile.first));
+        if tile.keys == 0 || tile.first + tile.keys <= scratch.starts[start] as usize {
             continue;
         }
+        let rows = scratch.rows_from(start, count, tile.head_dim);
         // SAFETY: a panel of at most PANEL_VECTORS vectors, within ROWS_PADDED rows.
-        unsafe {
-            rows.q = scratch.q.as_ptr().add(start * head_dim);
-            rows.limits = scratch.limits.as_ptr().add(start);
-            rows.max = scratch.span.max.as_mut_ptr().add(start);
-            rows.sum = scratch.span.sum.as_mut_ptr().add(start);
-            rows.fix = scratch.fix.as_mut_ptr().add(start);
-            rows.mix = scratch.span.mix.as_mut_ptr().add(start * head_dim);
-            match rows.rows.div_ceil(V::LANES) {
-                1 => kernel::lanes::<V, 1>(&tile, &rows),
-                _ => kernel::lanes::<V, PANEL_VECTORS>(&tile, &rows),
-            }
-        }
+        unsafe { kernel::lanes::<V>(&tile, &rows) };
         tile.fetch = false;
     }
 }

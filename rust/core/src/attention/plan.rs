@@ -102,7 +102,8 @@ impl Plan {
         let rows_all = batch.sequences[sequence].queries * batch.group();
         for first in (0..rows_all).step_by(TILE_ROWS) {
             let rows = first..rows_all.min(first + TILE_ROWS);
-            let spans = limit(batch, sequence, rows.end - 1).div_ceil(SPAN);
+            let spans = batch.start(sequence, rows.start) / SPAN
+                ..batch.limit(sequence, rows.end - 1).div_ceil(SPAN);
             let item = |spans, part| Item {
                 sequence,
                 kv_head,
@@ -111,28 +112,25 @@ impl Plan {
                 by_dots: rows_all <= DOT_ROWS,
                 part,
             };
-            if spans == 1 || rows_all > SPLIT_ROWS {
-                self.items.push(item(0..spans, None));
+            if spans.len() == 1 || rows_all > SPLIT_ROWS {
+                self.items.push(item(spans, None));
                 continue;
             }
             let merge = self.merges.len();
-            self.merges.push(Merge::new(spans));
-            for index in 0..spans {
-                self.items
-                    .push(item(index..index + 1, Some(Part { merge, index })));
+            self.merges.push(Merge::new(spans.len()));
+            for (index, span) in spans.enumerate() {
+                let part = Some(Part { merge, index });
+                self.items.push(item(span..span + 1, part));
             }
         }
     }
 }
 
-/// Positions that a row of a sequence sees: causal, the queries are the last positions.
-pub(super) fn limit(batch: &Batch, sequence: usize, row: usize) -> usize {
-    let s = &batch.sequences[sequence];
-    s.context - s.queries + row / batch.group() + 1
-}
-
+/// What an item costs, in rows times positions.
 fn cost(batch: &Batch, item: &Item) -> usize {
-    let seen = limit(batch, item.sequence, item.rows.end - 1).min(item.spans.end * SPAN);
+    let seen = batch.limit(item.sequence, item.rows.end - 1);
+    let start = batch.start(item.sequence, item.rows.start);
+    let positions = seen.min(item.spans.end * SPAN) - start.max(item.spans.start * SPAN);
     // Reading K/V costs about as much as computing a few rows.
-    (item.rows.len() + 4) * (seen - item.spans.start * SPAN)
+    (item.rows.len() + 4) * positions
 }

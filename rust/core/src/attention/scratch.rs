@@ -2,9 +2,10 @@
 //!
 //! Owns sizes; what was allocated is kept from call to call.
 
-use super::kernel::KEYS;
+use super::kernel::{KEYS, Rows, Space, Tile};
 use super::plan::TILE_ROWS;
 use super::simd;
+use std::ops::{Deref, DerefMut};
 
 /// Lanes of the widest vector.
 pub(super) const LANES_MAX: usize = 16;
@@ -12,25 +13,59 @@ pub(super) const LANES_MAX: usize = 16;
 /// Rows of an item, rounded up to whole vectors of any type.
 pub(super) const ROWS_PADDED: usize = TILE_ROWS.next_multiple_of(LANES_MAX);
 
+/// A cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Float32 values that start at a cache line, so that no vector lies across two.
+#[derive(Debug)]
+pub(super) struct Values(Vec<Line>);
+
+impl Values {
+    pub const EMPTY: Self = Self(Vec::new());
+
+    /// Room for `count` values; new ones are zero.
+    pub fn fit(&mut self, count: usize) {
+        self.0.resize(count.div_ceil(16), Line([0.0; 16]));
+    }
+}
+
+impl Deref for Values {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        // SAFETY: a line is 16 values and nothing else.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 16) }
+    }
+}
+
+impl DerefMut for Values {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * 16) }
+    }
+}
+
 /// A softmax in the making: max, sum [ROWS_PADDED] and mix [rows, head_dim].
 #[derive(Debug)]
 pub(super) struct State {
-    pub max: Vec<f32>,
-    pub sum: Vec<f32>,
-    pub mix: Vec<f32>,
+    pub max: Values,
+    pub sum: Values,
+    pub mix: Values,
 }
 
 impl State {
     pub const EMPTY: Self = Self {
-        max: Vec::new(),
-        sum: Vec::new(),
-        mix: Vec::new(),
+        max: Values::EMPTY,
+        sum: Values::EMPTY,
+        mix: Values::EMPTY,
     };
 
     pub fn fit(&mut self, head_dim: usize) {
-        self.max.resize(ROWS_PADDED, 0.0);
-        self.sum.resize(ROWS_PADDED, 0.0);
-        self.mix.resize(ROWS_PADDED * head_dim, 0.0);
+        self.max.fit(ROWS_PADDED);
+        self.sum.fit(ROWS_PADDED);
+        self.mix.fit(ROWS_PADDED * head_dim);
     }
 
     /// Nothing seen: a finite lowest max, so that differences are never NaN.
@@ -60,13 +95,25 @@ impl State {
 /// Memory of one thread, kept from call to call.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    pub q: Vec<f32>,
-    pub limits: Vec<f32>,
-    pub scores: Vec<f32>,
-    pub fix: Vec<f32>,
+    pub q: Values,
+    pub starts: Values,
+    pub limits: Values,
+    scores: Values,
+    fix: Values,
+    /// Rows of the cache.
+    pub rows: Vec<usize>,
+    /// Where they start, in values.
     pub offsets: Vec<usize>,
     /// Offsets of the tile after.
     pub next: Vec<usize>,
+    k_scales: Values,
+    v_scales: Values,
+    /// A tile of int8 K as float32.
+    near_k: Values,
+    /// A tile of int8 V as float32.
+    near_v: Values,
+    /// Where the rows of `near_k` and `near_v` start.
+    near_offsets: Vec<usize>,
     /// The span in work.
     pub span: State,
     /// The spans before it.
@@ -75,24 +122,101 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub const EMPTY: Self = Self {
-        q: Vec::new(),
-        limits: Vec::new(),
-        scores: Vec::new(),
-        fix: Vec::new(),
+        q: Values::EMPTY,
+        starts: Values::EMPTY,
+        limits: Values::EMPTY,
+        scores: Values::EMPTY,
+        fix: Values::EMPTY,
+        rows: Vec::new(),
         offsets: Vec::new(),
         next: Vec::new(),
+        k_scales: Values::EMPTY,
+        v_scales: Values::EMPTY,
+        near_k: Values::EMPTY,
+        near_v: Values::EMPTY,
+        near_offsets: Vec::new(),
         span: State::EMPTY,
         total: State::EMPTY,
     };
 
     pub fn fit(&mut self, head_dim: usize) {
-        self.q.resize(ROWS_PADDED * head_dim, 0.0);
-        self.limits.resize(ROWS_PADDED, 0.0);
-        self.scores.resize(KEYS * ROWS_PADDED, 0.0);
-        self.fix.resize(ROWS_PADDED, 0.0);
+        self.q.fit(ROWS_PADDED * head_dim);
+        self.starts.fit(ROWS_PADDED);
+        self.limits.fit(ROWS_PADDED);
+        self.scores.fit(KEYS * ROWS_PADDED);
+        self.fix.fit(ROWS_PADDED);
+        self.rows.resize(KEYS, 0);
         self.offsets.resize(KEYS, 0);
         self.next.resize(KEYS, 0);
+        self.k_scales.fit(KEYS);
+        self.v_scales.fit(KEYS);
+        self.near_k.fit(KEYS * head_dim);
+        self.near_v.fit(KEYS * head_dim);
+        self.near_offsets.clear();
+        self.near_offsets
+            .extend((0..KEYS).map(|key| key * head_dim));
         self.span.fit(head_dim);
         self.total.fit(head_dim);
+    }
+
+    /// The tile that was gathered, in a cache at `k` and `v`.
+    pub fn tile<E>(
+        &self,
+        k: *const E,
+        v: *const E,
+        first: usize,
+        keys: usize,
+        head_dim: usize,
+    ) -> Tile<E> {
+        Tile {
+            k,
+            v,
+            offsets: self.offsets.as_ptr(),
+            next: self.next.as_ptr(),
+            fetch: true,
+            k_scales: self.k_scales.as_ptr(),
+            v_scales: self.v_scales.as_ptr(),
+            keys,
+            first,
+            head_dim,
+        }
+    }
+
+    /// Gathers the scales of the rows that were gathered.
+    ///
+    /// # Safety
+    /// The pointers are good for the scales of all rows of the cache.
+    pub unsafe fn take_scales(&mut self, k_scales: *const f32, v_scales: *const f32) {
+        for (i, &row) in self.rows.iter().enumerate() {
+            // SAFETY: as stated.
+            unsafe {
+                self.k_scales[i] = *k_scales.add(row);
+                self.v_scales[i] = *v_scales.add(row);
+            }
+        }
+    }
+
+    /// Room for the tile as float32.
+    pub fn space(&mut self) -> Space {
+        Space {
+            k: self.near_k.as_mut_ptr(),
+            v: self.near_v.as_mut_ptr(),
+            offsets: self.near_offsets.as_ptr(),
+        }
+    }
+
+    /// The state of `rows` rows from row `start` on.
+    pub fn rows_from(&mut self, start: usize, rows: usize, head_dim: usize) -> Rows {
+        Rows {
+            rows,
+            q: self.q[start * head_dim..].as_ptr(),
+            starts: self.starts[start..].as_ptr(),
+            limits: self.limits[start..].as_ptr(),
+            scores: self.scores.as_mut_ptr(),
+            max: self.span.max[start..].as_mut_ptr(),
+            sum: self.span.sum[start..].as_mut_ptr(),
+            fix: self.fix[start..].as_mut_ptr(),
+            mix: self.span.mix[start * head_dim..].as_mut_ptr(),
+        }
     }
 }

@@ -1,0 +1,112 @@
+//! What an item reads, brought into the order of the kernel.
+//!
+//! Owns the way from rows and positions to places in q, out and the caches; computes no attention.
+
+use super::batch::{Batch, Sequence};
+use super::item::Attention;
+use super::kernel::{KEYS, PANEL_VECTORS};
+use super::plan::Item;
+use super::scratch::{LANES_MAX, Scratch};
+use super::simd::Vector;
+use std::ops::Range;
+use std::ptr::with_exposed_provenance;
+
+/// Where a row of the item starts in q and out, in values.
+pub(super) fn row_start(batch: &Batch, item: &Item, row: usize) -> usize {
+    let (group, row) = (batch.group(), item.rows.start + row);
+    let token = batch.sequences[item.sequence].query_start + row / group;
+    let head = item.kv_head * group + row % group;
+    (token * batch.query.heads + head) * batch.shape.head_dim
+}
+
+/// Copies the item's queries, scaled, in the order that the kernel reads, and sets what rows see.
+///
+/// # Safety
+/// q is good by `Attention::new`, the scratch by `fit`.
+#[inline(always)]
+pub(super) unsafe fn queries<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scratch) {
+    let (batch, rows) = (&attention.batch, item.rows.len());
+    let head_dim = batch.shape.head_dim;
+    let padded = rows.next_multiple_of(V::LANES);
+    for row in 0..padded {
+        let real = item.rows.start + row.min(rows - 1);
+        scratch.starts[row] = batch.start(item.sequence, real) as f32;
+        scratch.limits[row] = batch.limit(item.sequence, real) as f32;
+    }
+    let scale = attention.scale;
+    // Rows that only fill up a panel repeat the last one; nothing of them is kept.
+    let row_at = |row: usize| {
+        let start = row_start(batch, item, row.min(rows - 1));
+        let q = with_exposed_provenance::<f32>(attention.tensors.q);
+        // SAFETY: the row lies inside of q, by the checks of `Batch`.
+        unsafe { std::slice::from_raw_parts(q.add(start), head_dim) }
+    };
+    if item.by_dots {
+        for (row, to) in scratch.q.chunks_exact_mut(head_dim).take(rows).enumerate() {
+            to.iter_mut()
+                .zip(row_at(row))
+                .for_each(|(x, y)| *x = y * scale);
+        }
+        return;
+    }
+    let panel = PANEL_VECTORS * V::LANES;
+    for first in (0..rows).step_by(panel) {
+        let width = panel.min(padded - first);
+        let to = &mut scratch.q[first * head_dim..(first + width) * head_dim];
+        for lane in (0..width).step_by(V::LANES) {
+            // Written line by line: LANES rows are read side by side.
+            let mut from: [&[f32]; LANES_MAX] = [&[]; LANES_MAX];
+            for (i, row) in from[..V::LANES].iter_mut().enumerate() {
+                *row = row_at(first + lane + i);
+            }
+            for (i, line) in to.chunks_exact_mut(width).enumerate() {
+                for (x, row) in line[lane..lane + V::LANES].iter_mut().zip(&from) {
+                    *x = row[i] * scale;
+                }
+            }
+        }
+    }
+}
+
+/// Finds the rows of a tile, and of the one after it, through the page table.
+pub(super) fn tile(batch: &Batch, item: &Item, positions: Range<usize>, scratch: &mut Scratch) {
+    let head_dim = batch.shape.head_dim;
+    let start = batch.start(item.sequence, item.rows.start);
+    let end = batch.limit(item.sequence, item.rows.end - 1);
+    let next = positions.end.min(end - 1);
+    let offsets = |rows: &[usize], to: &mut [usize]| {
+        for (offset, row) in to.iter_mut().zip(rows) {
+            *offset = row * head_dim;
+        }
+    };
+    let next = next..end.min(next + KEYS);
+    cache_rows(batch, item, next, start, &mut scratch.rows);
+    offsets(&scratch.rows, &mut scratch.next);
+    cache_rows(batch, item, positions, start, &mut scratch.rows);
+    offsets(&scratch.rows, &mut scratch.offsets);
+}
+
+/// Finds the K/V rows of some positions through the page table, counted in rows of the cache.
+///
+/// Positions before `start` get the row of `start`, so that no page before it is read; the last row
+/// is repeated to the end of `to`.
+fn cache_rows(batch: &Batch, item: &Item, positions: Range<usize>, start: usize, to: &mut [usize]) {
+    let Sequence { page_start, .. } = batch.sequences[item.sequence];
+    let page_size = batch.shape.page_size;
+    let lead = start.saturating_sub(positions.start);
+    let (mut i, mut position) = (lead, positions.start + lead);
+    while position < positions.end {
+        let page = batch.page_tables[page_start + position / page_size] as usize;
+        let row = position % page_size;
+        let count = (page_size - row).min(positions.end - position);
+        let first = batch.shape.row(page, item.kv_head, row);
+        for (n, found) in to[i..i + count].iter_mut().enumerate() {
+            *found = first + n;
+        }
+        i += count;
+        position += count;
+    }
+    let (first, last) = (to[lead], to[i - 1]);
+    to[..lead].fill(first);
+    to[i..].fill(last);
+}

@@ -1,0 +1,126 @@
+//! Few rows against a tile: lanes run over `head_dim`. Bound by reading K and V.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "register blocks are indexed by constants, which the compiler unrolls"
+)]
+
+use super::super::simd::{self, Vector};
+use super::mix::mix;
+use super::stored::Stored;
+use super::{KEYS, Rows, Tile, rows_of};
+
+/// Keys that are scored together. With 3 rows a block keeps 12 sums, 3 vectors of queries and one of
+/// K in the 16 registers of AVX2; each K vector is loaded and converted once for the 3 rows.
+const BLOCK_KEYS: usize = 4;
+
+/// A few rows against a tile.
+///
+/// # Safety
+/// Every pointer is good for the shape it states; the CPU has the instructions of `V`; `head_dim` is
+/// a multiple of `V::LANES`.
+#[inline(always)]
+pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
+    // SAFETY: key + i stays below KEYS, a multiple of the block; row + MR stays within `rows`.
+    unsafe {
+        for key in (0..tile.keys).step_by(BLOCK_KEYS) {
+            for row in (0..rows.rows).step_by(3) {
+                match rows.rows - row {
+                    1 => score::<V, E, 1>(tile, rows, row, key),
+                    2 => score::<V, E, 2>(tile, rows, row, key),
+                    _ => score::<V, E, 3>(tile, rows, row, key),
+                }
+            }
+        }
+        for row in 0..rows.rows {
+            softmax::<V, E>(tile, rows, row);
+        }
+        mix::<V, E>(tile, rows, 1, KEYS);
+    }
+}
+
+/// Scores [MR rows, BLOCK_KEYS keys], without the scales of the keys.
+///
+/// The V rows of the keys are brought near meanwhile; while V is mixed, the K rows of the next tile
+/// are.
+#[inline(always)]
+unsafe fn score<V: Vector, E: Stored, const MR: usize>(
+    tile: &Tile<E>,
+    rows: &Rows,
+    row: usize,
+    key: usize,
+) {
+    let head_dim = tile.head_dim;
+    // SAFETY: `q` is [rows, head_dim], K rows are [head_dim], by the caller.
+    unsafe {
+        let k: [*const E; BLOCK_KEYS] = rows_of(tile.k, tile.offsets.add(key));
+        let v: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
+        let q = rows.q.add(row * head_dim);
+        let mut acc = [[V::splat(0.0); BLOCK_KEYS]; MR];
+        for line in (0..head_dim).step_by(E::LINE) {
+            if row == 0 {
+                for row in v {
+                    V::prefetch(row.wrapping_add(line));
+                }
+            }
+            for i in (line..head_dim.min(line + E::LINE)).step_by(V::LANES) {
+                let mut y = [V::splat(0.0); MR];
+                for r in 0..MR {
+                    y[r] = V::load(q.add(r * head_dim + i));
+                }
+                for n in 0..BLOCK_KEYS {
+                    let x: V = E::load(k[n].add(i));
+                    for r in 0..MR {
+                        acc[r][n] = x.mul_add(y[r], acc[r][n]);
+                    }
+                }
+            }
+        }
+        for (r, sums) in acc.into_iter().enumerate() {
+            V::store_sums(sums, rows.scores.add((row + r) * KEYS + key));
+        }
+    }
+}
+
+/// Turns the scores of one row into weights, and moves its max, sum and fix on.
+#[inline(always)]
+unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize) {
+    // SAFETY: a row of scores has KEYS values and KEYS is a multiple of LANES.
+    unsafe {
+        let scores = rows.scores.add(row * KEYS);
+        let end = tile.keys.next_multiple_of(V::LANES);
+        if E::SCALED {
+            for key in (0..end).step_by(V::LANES) {
+                let scale = V::load(tile.k_scales.add(key));
+                V::load(scores.add(key)).mul(scale).store(scores.add(key));
+            }
+        }
+        let from_first = |position: f32| (position as usize).saturating_sub(tile.first);
+        let start = from_first(*rows.starts.add(row)).min(tile.keys);
+        let limit = from_first(*rows.limits.add(row)).min(tile.keys);
+        for key in (0..start).chain(limit..end) {
+            *scores.add(key) = f32::NEG_INFINITY;
+        }
+        let old = *rows.max.add(row);
+        let mut largest = V::splat(old);
+        for key in (0..end).step_by(V::LANES) {
+            largest = V::load(scores.add(key)).max(largest);
+        }
+        let max = largest.largest();
+        let mut sum = V::splat(0.0);
+        for key in (0..end).step_by(V::LANES) {
+            let weight = V::load(scores.add(key)).sub(V::splat(max)).exp2();
+            sum = sum.add(weight);
+            let scaled = if E::SCALED {
+                weight.mul(V::load(tile.v_scales.add(key)))
+            } else {
+                weight
+            };
+            scaled.store(scores.add(key));
+        }
+        let fix = simd::exp2(old - max);
+        *rows.max.add(row) = max;
+        *rows.sum.add(row) = *rows.sum.add(row) * fix + sum.sum();
+        *rows.fix.add(row) = fix;
+    }
+}

@@ -1,0 +1,95 @@
+//! What a cache holds: float32, or int8 with a float32 scale for each token and K/V head.
+//!
+//! Owns the difference between the two; the inner loops are written once. An int8 value becomes
+//! float32 in a register, which is exact; its scale goes into scores and weights (`dots`) or into a
+//! copy of the tile (`widen`), never into a second pass over the cache.
+
+use super::super::simd::Vector;
+use super::Tile;
+
+/// A value of a cache.
+pub(in super::super) trait Stored: Copy {
+    /// Whether rows have scales.
+    const SCALED: bool;
+
+    /// Values in a cache line.
+    const LINE: usize = 64 / size_of::<Self>();
+
+    /// The `LANES` values at `p`, without their scale.
+    ///
+    /// # Safety
+    /// As the methods of `Vector`.
+    unsafe fn load<V: Vector>(p: *const Self) -> V;
+}
+
+impl Stored for f32 {
+    const SCALED: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(p: *const Self) -> V {
+        // SAFETY: as stated.
+        unsafe { V::load(p) }
+    }
+}
+
+impl Stored for i8 {
+    const SCALED: bool = true;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(p: *const Self) -> V {
+        // SAFETY: as stated.
+        unsafe { V::load_i8(p) }
+    }
+}
+
+/// Room for a tile in float32.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Space {
+    /// [KEYS, head_dim].
+    pub k: *mut f32,
+    /// [KEYS, head_dim].
+    pub v: *mut f32,
+    /// [KEYS] multiples of `head_dim` from 0 on.
+    pub offsets: *const usize,
+}
+
+/// Copies an int8 tile as float32: many rows read each of its values again and again.
+///
+/// # Safety
+/// The pointers of the tile and of the space are good for the shapes they state; the CPU has the
+/// instructions of `V`; `head_dim` is a multiple of `LANES`.
+#[inline(always)]
+pub(in super::super) unsafe fn widen<V: Vector>(tile: &Tile<i8>, space: &Space) -> Tile<f32> {
+    for key in 0..tile.keys {
+        // SAFETY: [keys] offsets and scales, [keys, head_dim] rows, as stated.
+        unsafe {
+            let (from, next) = (*tile.offsets.add(key), *tile.next.add(key));
+            let sides = [
+                (tile.k, *tile.k_scales.add(key), space.k),
+                (tile.v, *tile.v_scales.add(key), space.v),
+            ];
+            for (cache, scale, to) in sides {
+                let to = to.add(key * tile.head_dim);
+                for i in (0..tile.head_dim).step_by(V::LANES) {
+                    if i % i8::LINE == 0 {
+                        V::prefetch(cache.wrapping_add(next + i));
+                    }
+                    let value = V::load_i8(cache.add(from + i));
+                    value.mul(V::splat(scale)).store(to.add(i));
+                }
+            }
+        }
+    }
+    Tile {
+        k: space.k,
+        v: space.v,
+        offsets: space.offsets,
+        next: space.offsets,
+        fetch: false,
+        k_scales: tile.k_scales,
+        v_scales: tile.v_scales,
+        keys: tile.keys,
+        first: tile.first,
+        head_dim: tile.head_dim,
+    }
+}
