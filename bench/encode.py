@@ -20,7 +20,9 @@ FIRST_PASSES = 4
 MEMO_BYTES = 256 << 20
 
 
-def our_encoder(memo_bytes: int) -> tuple[Callable[[str], bytes], Callable[[Sequence[str]], list[bytes]]]:
+def our_encoder(
+    memo_bytes: int,
+) -> tuple[Callable[[str], bytes], Callable[[Sequence[str]], list[bytes]]]:
     """Single and batch call of ours, from a tokenizer just built."""
     from appliance._core import Tokenizer
 
@@ -28,7 +30,9 @@ def our_encoder(memo_bytes: int) -> tuple[Callable[[str], bytes], Callable[[Sequ
     return tokenizer.encode, tokenizer.encode_many
 
 
-def tokenizers_encoder() -> tuple[Callable[[str], list[int]], Callable[[list[str]], list[list[int]]]]:
+def tokenizers_encoder() -> tuple[
+    Callable[[str], list[int]], Callable[[list[str]], list[list[int]]]
+]:
     """The same of `tokenizers`; the fastest batch call it has, without offsets."""
     from tokenizers import Tokenizer
 
@@ -54,9 +58,7 @@ def tiktoken_encoding() -> Any:
     letters = byte_letters()
     ranks = {bytes(letters[c] for c in token): rank for token, rank in _ordinary(model["vocab"])}
     # Digits stand alone, spaces before one too; the rest is the pattern of byte-level BPE.
-    pattern = (
-        r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
-    )
+    pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
     return tiktoken.Encoding(
         "bench", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}, explicit_n_vocab=None
     )

@@ -44,7 +44,9 @@ def quiet_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
-def alternate(subjects: Mapping[str, Callable[[], object]], *, items: int, rounds: int) -> dict[str, Timing]:
+def alternate(
+    subjects: Mapping[str, Callable[[], object]], *, items: int, rounds: int
+) -> dict[str, Timing]:
     """Call each subject once a round, in turn; one call handles `items` items."""
     spent: dict[str, list[float]] = {name: [] for name in subjects}
     with quiet_heap():

@@ -85,7 +85,9 @@ def _unpack(wheel: Path, site: Path, wanted: Callable[[str], bool]) -> None:
 
 def main() -> None:
     """Fetch the peers and say where they are."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--cache", type=Path, help="the folder instead of the default one")
     cache = parser.parse_args().cache
     if cache is not None:

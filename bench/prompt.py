@@ -96,11 +96,13 @@ def poet_prompt(contents: Sequence[str]) -> Callable[[float], int]:
     with stand_ins.borrowed(("google",), {}) as import_module:
         import_module("google.cloud.storage")
         poet: Any = import_module("prompt_poet")
+        # It puts its own folder on the path, and its modules at the top level.
+        loaders: Any = import_module("template_loaders")
     folder = tempfile.mkdtemp(prefix="bench-")
     path = os.path.join(folder, "chat.yml.j2")
     with open(path, "w", encoding="utf-8") as file:
         file.write(_TEMPLATE)
-    loader = poet.template_loaders.LocalFSTemplateLoader(path)
+    loader = loaders.LocalFSTemplateLoader(path)
     encode = tiktoken_encoding().encode_ordinary
     data = {
         "character": CHARACTER,
