@@ -8,8 +8,8 @@ keeps no memo of texts here. "Memo" is the same message again, as a history is.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from bench import measure, peers, workload
@@ -52,8 +52,7 @@ def tokenizers_encoder() -> tuple[
 
 def tiktoken_encoding() -> Any:
     """A `tiktoken.Encoding` of the same vocabulary. Its ids are the ranks: of SmolLM2, the ids."""
-    import tiktoken
-
+    tiktoken: Any = import_module("tiktoken")
     model = json.loads(workload.tokenizer_json())["model"]
     letters = byte_letters()
     ranks = {bytes(letters[c] for c in token): rank for token, rank in _ordinary(model["vocab"])}
@@ -154,4 +153,4 @@ def _each(call: Callable[[str], object], texts: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

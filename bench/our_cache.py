@@ -41,7 +41,8 @@ class OurIndex:
 
     def _finish(self, lease: Any, turn: TurnTokens) -> int:
         hit: int = lease.hit_tokens
-        lease.page_table  # noqa: B018: the engine reads it once a turn
+        # The engine reads it once a turn.
+        assert lease.page_table
         if CONTINUES:
             lease.append(turn.reply)
             lease.commit(turn.tokens)

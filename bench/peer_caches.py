@@ -69,7 +69,7 @@ class VllmBlocks:
             "vllm.utils.hashing": site / "vllm/utils/hashing.py",
         }
         structured = SimpleNamespace(from_sampling_params=lambda params: None)
-        given = {
+        given: dict[str, dict[str, object]] = {
             "vllm.utils": {"length_from_prompt_token_ids_or_embeds": lambda ids, _: len(ids)},
             "vllm.v1.structured_output.request": {"StructuredOutputRequest": structured},
         }

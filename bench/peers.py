@@ -51,7 +51,7 @@ def on_path() -> Path:
 def versions() -> dict[str, str]:
     """Name and version of each peer, as pinned."""
     pins = [line.split()[0] for line in PINS.read_text().splitlines() if "==" in line]
-    return dict((pin.split("==")[0], pin.split("==")[1]) for pin in pins)
+    return {pin.split("==")[0]: pin.split("==")[1] for pin in pins}
 
 
 def _fetch(site: Path) -> None:

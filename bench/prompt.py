@@ -8,7 +8,6 @@ encodes with `tiktoken` and the same vocabulary. The window is 60 % of the whole
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -162,4 +161,4 @@ def _compare(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -56,8 +56,6 @@ def placeholder(name: str) -> Any:
 
 
 class _StandIn(ModuleType):
-    __path__: list[str] = []
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
