@@ -95,20 +95,38 @@ class PrefixIndex:
         """Raises ValueError unless there is a page and a row, and at most 2**32 slots."""
 
     def admit(
-        self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], reserve_tokens: int
+        self,
+        token_ids: bytes,
+        stretches: Sequence[tuple[bytes, int]],
+        reserve_tokens: int,
+        *,
+        after: int | None = None,
+        conversation: bytes = b"",
     ) -> Lease | None:
         """Match, lock and reserve in one call.
 
         Finds the longest cached prefix of all but the last token, locks it, and takes pages for
-        `reserve_tokens` positions in all (at least len(token_ids)), evicting if needed. None (and no
+        `reserve_tokens` positions in all (at least the prompt's), evicting if needed. None (and no
         change) when the pages cannot be had. `stretches`: (namespace, tokens) in path order, covering
-        the prompt; one of no tokens at the end names the namespace of the reply. Raises ValueError on
-        malformed input, and when `reserve_tokens` is more than the whole device has.
+        `token_ids`; one of no tokens at the end names the namespace of the reply.
+
+        With `after`, the `node` of a lease that was released after a commit, `token_ids` and
+        `stretches` are only what follows the end of what it committed (its *tip*), and may be empty;
+        all counts of the lease are from position 0. The cost is that of the new tokens. The caller
+        vouches that the asker may know the tip's path; namespaces after it may be others. A tip dies
+        with the page it ends in, and when a newer one takes its place: a page has one, and a
+        `conversation` (any bytes; empty for none) its newest and the one continued to it.
+
+        Raises LookupError when `after` is not known (any more), and ValueError on malformed input or
+        when `reserve_tokens` is more than the whole device has.
         """
 
+    def node_tokens(self, node: int) -> int | None:
+        """Tokens from position 0 to a tip; None when it is not known (any more)."""
+
     def stats(self) -> dict[str, int]:
-        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, hit_tokens,
-        miss_tokens, evicted_pages, committed_tokens."""
+        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, tips,
+        hit_tokens, miss_tokens, evicted_pages, committed_tokens."""
 
     def check(self) -> None:
         """Prove that every page is in exactly one place; raises AssertionError with what is wrong."""
@@ -123,6 +141,18 @@ class Lease:
     @property
     def hit_tokens(self) -> int:
         """Leading tokens whose K/V are in the leased pages once `copy` has been done."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that were admitted, those before a tip included."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens admitted and appended; 0 once released."""
+
+    @property
+    def node(self) -> int:
+        """This lease's number. It names its tip, the end of what it committed, once it is released."""
 
     @property
     def copy(self) -> tuple[int, int, int] | None:
@@ -142,14 +172,20 @@ class Lease:
     def grow(self, tokens: int) -> bool:
         """Make room for `tokens` positions in all; False (and no change) when there are no pages."""
 
-    def commit(self, token_ids: bytes) -> None:
-        """All of `token_ids` (from position 0) have their K/V in the leased pages: put them into the
-        tree under the lease's stretches, the last stretch going on for tokens past the prompt.
+    def token_ids(self) -> bytes:
+        """All tokens admitted and appended. O(history): for preemption and penalties only."""
 
-        May be called again with more tokens, and with fewer than the prompt (a prefill that was cut
-        off); with no more than before nothing happens. Rows are immutable once committed. Raises
-        ValueError when the tokens differ from what was admitted or committed, go past the reserved
-        room, or the lease is released.
+    def append(self, token_ids: bytes) -> None:
+        """Tokens that follow, under the last stretch: sampled, or closing a reply; not computed yet.
+        Raises ValueError once released."""
+
+    def commit(self, tokens: int) -> None:
+        """The first `tokens` positions have their K/V in the leased pages: put them into the tree.
+        O(new pages).
+
+        May be called again with more, and with fewer than the prompt (a prefill that was cut off);
+        with no more than before nothing happens. Rows are immutable once committed. Raises ValueError
+        past the tokens admitted and appended or the reserved room, and once released.
         """
 
     def release(self) -> None:

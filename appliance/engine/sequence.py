@@ -86,4 +86,7 @@ class Sequence:
         assert self.lease is not None
         written = min(count, self.computed)
         if written > 0:
-            self.lease.commit(self.tokens[:written].tobytes())
+            known = self.lease.tokens
+            if written > known:
+                self.lease.append(self.tokens[known:written].tobytes())
+            self.lease.commit(written)

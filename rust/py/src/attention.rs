@@ -6,17 +6,10 @@ use appliance_core::attention::{
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::packed::unpack;
+
 fn value_error(error: AttentionError) -> PyErr {
     PyValueError::new_err(error.to_string())
-}
-
-fn unpack(name: &str, packed: &[u8]) -> PyResult<Vec<u32>> {
-    let (words, rest) = packed.as_chunks::<4>();
-    if !rest.is_empty() {
-        let text = format!("{name} is not packed u32: {} bytes", packed.len());
-        return Err(PyValueError::new_err(text));
-    }
-    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
 /// Write new K and V rows into their slots; see `_core.pyi`.

@@ -1,6 +1,7 @@
 //! Module `appliance._core`: converts buffers, releases the GIL, maps errors. No logic lives here.
 
 mod attention;
+mod packed;
 mod prefix_index;
 mod tokenizer;
 

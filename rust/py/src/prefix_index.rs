@@ -2,11 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use appliance_core::prefix_index::{self as core, IndexError, LeaseId};
-use pyo3::exceptions::{PyAssertionError, PyOverflowError, PyRuntimeError, PyValueError};
+use appliance_core::prefix_index::{self as core, IndexError, LeaseId, Prompt};
+use pyo3::exceptions::{
+    PyAssertionError, PyLookupError, PyOverflowError, PyRuntimeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
+
+use crate::packed::{pack, unpack};
 
 type Shared = Arc<Mutex<core::PrefixIndex>>;
 
@@ -16,8 +20,11 @@ fn lock(shared: &Shared) -> PyResult<MutexGuard<'_, core::PrefixIndex>> {
     shared.lock().map_err(broken)
 }
 
-fn value_error(error: IndexError) -> PyErr {
-    PyValueError::new_err(error.to_string())
+fn raised(error: IndexError) -> PyErr {
+    match error {
+        IndexError::UnknownNode => PyLookupError::new_err(error.to_string()),
+        _ => PyValueError::new_err(error.to_string()),
+    }
 }
 
 /// A count; one that is negative or does not fit is a wrong value, not an overflow.
@@ -31,16 +38,6 @@ fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
     })
 }
 
-/// Packed little-endian u32.
-fn unpack(token_ids: &[u8]) -> PyResult<Vec<u32>> {
-    let (words, rest) = token_ids.as_chunks::<4>();
-    if !rest.is_empty() {
-        let message = "token ids are packed u32: the length must be a multiple of 4";
-        return Err(PyValueError::new_err(message));
-    }
-    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
-}
-
 #[pyclass(frozen, module = "appliance._core")]
 pub struct PrefixIndex {
     shared: Shared,
@@ -52,34 +49,48 @@ impl PrefixIndex {
     #[pyo3(signature = (*, page_size, pages))]
     fn new(page_size: &Bound<'_, PyAny>, pages: &Bound<'_, PyAny>) -> PyResult<Self> {
         let index =
-            core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(value_error)?;
+            core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(raised)?;
         Ok(Self {
             shared: Arc::new(Mutex::new(index)),
         })
     }
 
+    #[pyo3(signature = (token_ids, stretches, reserve_tokens, *, after=None, conversation=b""))]
     fn admit(
         &self,
         token_ids: &[u8],
         stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
         reserve_tokens: &Bound<'_, PyAny>,
+        after: Option<u64>,
+        conversation: &[u8],
     ) -> PyResult<Option<Lease>> {
-        let token_ids = unpack(token_ids)?;
+        let token_ids = unpack("token_ids", token_ids)?;
         let mut counted: Vec<(&[u8], usize)> = Vec::with_capacity(stretches.len());
         for (namespace, tokens) in &stretches {
             counted.push((namespace, count(tokens)?));
         }
+        let prompt = Prompt {
+            token_ids: &token_ids,
+            stretches: &counted,
+            after,
+            conversation,
+        };
         let reserve_tokens = count(reserve_tokens)?;
         let mut index = lock(&self.shared)?;
-        let admitted = index
-            .admit(&token_ids, &counted, reserve_tokens)
-            .map_err(value_error)?;
-        let lease = admitted.and_then(|id| Some((id, index.lease(id)?.hit_tokens())));
-        Ok(lease.map(|(id, hit_tokens)| Lease {
-            shared: Arc::clone(&self.shared),
-            id,
-            hit_tokens,
+        let admitted = index.admit(&prompt, reserve_tokens).map_err(raised)?;
+        Ok(admitted.and_then(|id| {
+            let lease = index.lease(id)?;
+            Some(Lease {
+                shared: Arc::clone(&self.shared),
+                id,
+                hit_tokens: lease.hit_tokens(),
+                prompt_tokens: lease.prompt_tokens(),
+            })
         }))
+    }
+
+    fn node_tokens(&self, node: u64) -> PyResult<Option<usize>> {
+        Ok(lock(&self.shared)?.node_tokens(node))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -91,6 +102,7 @@ impl PrefixIndex {
         dict.set_item("pages_leased", stats.pages_leased)?;
         dict.set_item("pages_evictable", stats.pages_evictable)?;
         dict.set_item("nodes", stats.nodes)?;
+        dict.set_item("tips", stats.tips)?;
         dict.set_item("hit_tokens", stats.hit_tokens)?;
         dict.set_item("miss_tokens", stats.miss_tokens)?;
         dict.set_item("evicted_pages", stats.evicted_pages)?;
@@ -114,6 +126,7 @@ pub struct Lease {
     shared: Shared,
     id: LeaseId,
     hit_tokens: usize,
+    prompt_tokens: usize,
 }
 
 #[pymethods]
@@ -121,6 +134,22 @@ impl Lease {
     #[getter]
     fn hit_tokens(&self) -> usize {
         self.hit_tokens
+    }
+
+    #[getter]
+    fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    #[getter]
+    fn tokens(&self) -> PyResult<usize> {
+        let index = lock(&self.shared)?;
+        Ok(index.lease(self.id).map_or(0, core::Lease::tokens))
+    }
+
+    #[getter]
+    fn node(&self) -> u64 {
+        self.id.number()
     }
 
     #[getter]
@@ -133,15 +162,8 @@ impl Lease {
     #[getter]
     fn page_table<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let index = lock(&self.shared)?;
-        let Some(lease) = index.lease(self.id) else {
-            return Ok(PyBytes::new(py, b""));
-        };
-        let pages = lease.page_table();
-        let mut packed = Vec::with_capacity(pages.len() * 4);
-        for page in pages {
-            packed.extend(page.to_le_bytes());
-        }
-        Ok(PyBytes::new(py, &packed))
+        let table = index.lease(self.id).map(core::Lease::page_table);
+        pack(py, table.unwrap_or_default())
     }
 
     #[getter]
@@ -154,13 +176,24 @@ impl Lease {
     fn grow(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
         let tokens = count(tokens)?;
         let mut index = lock(&self.shared)?;
-        index.grow(self.id, tokens).map_err(value_error)
+        index.grow(self.id, tokens).map_err(raised)
     }
 
-    fn commit(&self, token_ids: &[u8]) -> PyResult<()> {
-        let token_ids = unpack(token_ids)?;
+    fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let token_ids = lock(&self.shared)?.token_ids(self.id).map_err(raised)?;
+        pack(py, &token_ids)
+    }
+
+    fn append(&self, token_ids: &[u8]) -> PyResult<()> {
+        let token_ids = unpack("token_ids", token_ids)?;
         let mut index = lock(&self.shared)?;
-        index.commit(self.id, &token_ids).map_err(value_error)
+        index.append(self.id, &token_ids).map_err(raised)
+    }
+
+    fn commit(&self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tokens = count(tokens)?;
+        let mut index = lock(&self.shared)?;
+        index.commit(self.id, tokens).map_err(raised)
     }
 
     fn release(&self) -> PyResult<()> {

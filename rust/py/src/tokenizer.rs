@@ -9,35 +9,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
 
-const BYTES_PER_TOKEN: usize = 4;
+use crate::packed::{pack, unpack};
 
 fn to_python(error: TokenizerError) -> PyErr {
     match error {
         TokenizerError::Failed(_) => PyRuntimeError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
     }
-}
-
-/// Packed little-endian u32 ids.
-fn unpack(token_ids: &[u8]) -> PyResult<Vec<u32>> {
-    let chunks = token_ids.chunks_exact(BYTES_PER_TOKEN);
-    if !chunks.remainder().is_empty() {
-        return Err(PyValueError::new_err(
-            "token ids are not a whole number of u32",
-        ));
-    }
-    Ok(chunks
-        .map(|chunk| u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]))
-        .collect())
-}
-
-fn pack<'py>(py: Python<'py>, token_ids: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, token_ids.len() * BYTES_PER_TOKEN, |bytes| {
-        for (chunk, id) in bytes.chunks_exact_mut(BYTES_PER_TOKEN).zip(token_ids) {
-            chunk.copy_from_slice(&id.to_le_bytes());
-        }
-        Ok(())
-    })
 }
 
 /// A model's own tokenizer with a byte-bounded memo of encodings. Thread-safe.
@@ -112,13 +90,13 @@ impl Tokenizer {
         text: &str,
         token_ids: &[u8],
     ) -> PyResult<()> {
-        let ids = unpack(token_ids)?;
+        let ids = unpack("token_ids", token_ids)?;
         py.detach(|| self.0.remember(namespace, text, &ids))
             .map_err(to_python)
     }
 
     fn decode(&self, py: Python<'_>, token_ids: &[u8]) -> PyResult<String> {
-        let ids = unpack(token_ids)?;
+        let ids = unpack("token_ids", token_ids)?;
         py.detach(|| self.0.decode(&ids)).map_err(to_python)
     }
 
@@ -166,7 +144,7 @@ impl StreamDecoder {
     }
 
     fn push(&mut self, token_ids: &[u8]) -> PyResult<String> {
-        self.0.push(&unpack(token_ids)?).map_err(to_python)
+        self.0.push(&unpack("token_ids", token_ids)?).map_err(to_python)
     }
 
     fn finish(&mut self) -> String {

@@ -1,69 +1,97 @@
 //! Admission: match, lock and reserve as one step. Changes nothing when it cannot be had.
 
-use super::lease::{Lease, LeaseId, Owner, RowCopy, TableEntry};
-use super::namespace::{NamespaceId, PathToken};
+use super::lease::{Lease, LeaseId, RowCopy};
+use super::locks::LockId;
+use super::namespace::NamespaceId;
 use super::pages::PageId;
-use super::tree::Matched;
+use super::run::Run;
+use super::search::{Matched, Partial};
+use super::tree::Position;
 use super::{IndexError, PrefixIndex};
+
+/// What to admit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prompt<'a> {
+    /// All of the prompt, or what follows the tip `after`.
+    pub token_ids: &'a [u32],
+    /// (namespace, tokens) in path order, covering `token_ids`. One of no tokens at the end names the
+    /// namespace of the reply. After a tip there may be none: the reply stands in the namespace that the
+    /// path ends in.
+    pub stretches: &'a [(&'a [u8], usize)],
+    /// The number of an earlier lease, to go on from its tip. The index takes the caller's word that the
+    /// asker may know the tip's path.
+    pub after: Option<u64>,
+    /// Whose turn it is, for the tip that it leaves; empty for none.
+    pub conversation: &'a [u8],
+}
+
+/// What an admission starts from.
+struct Start {
+    /// The end of the full pages known before.
+    at: Position,
+    /// Those pages.
+    table: Vec<PageId>,
+    /// The path from there on.
+    path: Run,
+    /// All of the prompt's tokens.
+    tokens: usize,
+    reply: NamespaceId,
+}
+
+/// What locks and pages an admission got.
+struct Taken {
+    lock: Option<LockId>,
+    /// The partial page to go on in, or to copy from and the lock on it.
+    tail: Option<Partial>,
+    source: Option<(Partial, LockId)>,
+    own: Vec<PageId>,
+}
 
 impl PrefixIndex {
     /// Match, lock and reserve.
     ///
     /// Finds the longest cached prefix of all but the last token, locks it, and takes pages for
-    /// `reserve_tokens` positions in all. `stretches` are (namespace, tokens) in path order and
-    /// cover the prompt; one of no tokens at the end names the namespace of the reply. `None`, and
-    /// no change, when the pages cannot be had.
+    /// `reserve_tokens` positions in all. A page that matches in part is continued in place if the match
+    /// is all of it and no other lease writes in it; else its rows are copied. `None`, and no change, when
+    /// the pages cannot be had. From a tip, nothing of what is before it is walked over or compared.
     pub fn admit(
         &mut self,
-        token_ids: &[u32],
-        stretches: &[(&[u8], usize)],
+        prompt: &Prompt<'_>,
         reserve_tokens: usize,
     ) -> Result<Option<LeaseId>, IndexError> {
-        self.check_request(token_ids.len(), stretches, reserve_tokens)?;
-        let namespaces: Vec<NamespaceId> = stretches
-            .iter()
-            .map(|(namespace, _)| self.namespaces.acquire(namespace))
-            .collect();
-        let mut path = Vec::with_capacity(reserve_tokens);
-        let mut rest = token_ids;
-        for (&namespace, &(_, tokens)) in namespaces.iter().zip(stretches) {
-            let (stretch, after) = rest.split_at(tokens);
-            path.extend(
-                stretch
-                    .iter()
-                    .map(|&token| PathToken::new(namespace, token)),
-            );
-            rest = after;
-        }
-        let matched = self.tree.find(&path[..path.len() - 1], self.page_size);
-        let pages = reserve_tokens.div_ceil(self.page_size);
-        let Some((matched, own)) = self.lock_and_take(matched, pages) else {
-            for namespace in namespaces {
-                self.namespaces.release(namespace);
-            }
+        self.check_request(prompt, reserve_tokens)?;
+        let mut start = self.start(prompt);
+        let limit = start.tokens - 1 - start.at.pages * self.page_size;
+        let known = start.table.len();
+        let matched = self.tree.find(start.at, &start.path, limit, &mut start.table);
+        let missing = reserve_tokens.div_ceil(self.page_size) - matched.at.pages;
+        let Some(taken) = self.lock_and_take(matched, missing) else {
+            start.table.truncate(known);
+            self.give_up(prompt, start);
             return Ok(None);
         };
-        let lease = self.new_lease(path, namespaces, &matched, &own);
+        let lease = self.new_lease(prompt, start, matched, taken);
         self.counters.hit_tokens += lease.hit_tokens as u64;
-        self.counters.miss_tokens += (token_ids.len() - lease.hit_tokens) as u64;
+        self.counters.miss_tokens += (lease.prompt_tokens - lease.hit_tokens) as u64;
         let id = self.lease_count;
         self.lease_count += 1;
         self.leases.insert(id, lease);
         Ok(Some(LeaseId(id)))
     }
 
-    fn check_request(
-        &self,
-        tokens: usize,
-        stretches: &[(&[u8], usize)],
-        reserve_tokens: usize,
-    ) -> Result<(), IndexError> {
+    fn check_request(&self, prompt: &Prompt<'_>, reserve_tokens: usize) -> Result<(), IndexError> {
+        let before = match prompt.after {
+            Some(after) => self.node_tokens(after).ok_or(IndexError::UnknownNode)?,
+            None => 0,
+        };
+        let new = prompt.token_ids.len();
+        let tokens = before + new;
         if tokens == 0 {
             return Err(IndexError::NoTokens);
         }
-        let mut counts = stretches.iter().map(|&(_, count)| count);
-        if counts.try_fold(0, usize::checked_add) != Some(tokens) {
-            return Err(IndexError::Stretches { tokens });
+        let mut counts = prompt.stretches.iter().map(|&(_, count)| count);
+        if counts.try_fold(0, usize::checked_add) != Some(new) {
+            return Err(IndexError::Stretches { tokens: new });
         }
         if reserve_tokens < tokens {
             return Err(IndexError::ReserveTooSmall {
@@ -81,76 +109,162 @@ impl PrefixIndex {
         Ok(())
     }
 
-    /// Lock what was found, then take the pages that are missing to `pages`. The locks come first:
+    /// The path and the pages to begin with: nothing, or those of the tip.
+    fn start(&mut self, prompt: &Prompt<'_>) -> Start {
+        let (at, table, before, mut path) = match prompt.after {
+            Some(after) => self.start_at_tip(after, prompt.token_ids.len()),
+            None => (Position::ROOT, Vec::new(), 0, Run::default()),
+        };
+        let namespaces = &mut self.tree.namespaces;
+        let mut rest = prompt.token_ids;
+        let mut reply = None;
+        for &(namespace, tokens) in prompt.stretches {
+            let (stretch, after) = rest.split_at(tokens);
+            rest = after;
+            let namespace = namespaces.acquire(namespace);
+            path.push(namespace, stretch, namespaces);
+            if let Some(earlier) = reply.replace(namespace) {
+                namespaces.release(earlier);
+            }
+        }
+        let reply = reply.unwrap_or_else(|| {
+            let last = path.last_namespace();
+            let last = last.expect("a prompt of tokens has a stretch, or is after a tip");
+            namespaces.retain(last);
+            last
+        });
+        Start {
+            at,
+            table,
+            path,
+            tokens: before + prompt.token_ids.len(),
+            reply,
+        }
+    }
+
+    /// The last border of pages before the tip's end, or before the last token of all: its position, the
+    /// pages before it, the tip's tokens, and the rows after it, which are in the page the tip ends in.
+    fn start_at_tip(&mut self, after: u64, new: usize) -> (Position, Vec<PageId>, usize, Run) {
+        let tip = self.tree.tips.get_mut(after).expect("looked up before");
+        let (id, tokens, table) = (tip.node, tip.tokens, tip.table.take());
+        // With a new token this leaves at least one to pass from a full last page to the next.
+        let pages = tokens.min(tokens + new - 1) / self.page_size;
+        let at = self.tree.position(id, pages);
+        let mut table = table.unwrap_or_else(|| self.tree.page_table(at));
+        table.truncate(pages);
+        let tree = &mut self.tree;
+        let node = tree.nodes.get(id.0);
+        let before = node.start * self.page_size;
+        let range = pages * self.page_size..tokens;
+        let mut rows = Run::default();
+        if !range.is_empty() {
+            let range = range.start - before..range.end - before;
+            rows.append(&node.run, range, &mut tree.namespaces);
+        }
+        (at, table, tokens, rows)
+    }
+
+    /// An admission was not to be had: give back what its start took.
+    fn give_up(&mut self, prompt: &Prompt<'_>, mut start: Start) {
+        start.path.clear(&mut self.tree.namespaces);
+        self.tree.namespaces.release(start.reply);
+        if let Some(after) = prompt.after {
+            self.tree.return_table(after, start.table);
+        }
+    }
+
+    /// Lock what was found, then take the pages that are missing. The locks come first:
     /// a reservation must not evict its own prefix.
     ///
-    /// Sharing a page never costs room, but a copy keeps its source besides the target. When that
-    /// one page is what is missing, the rows are computed again instead.
-    fn lock_and_take(&mut self, matched: Matched, pages: usize) -> Option<(Matched, Vec<PageId>)> {
-        let missing = pages - matched.nodes.len();
-        let deepest = matched.nodes.last().copied();
-        if let Some(node) = deepest {
-            self.tree.lock(node);
-        }
-        if let Some((source, _)) = matched.partial {
-            self.tree.lock(source);
+    /// Sharing a page never costs room, nor does going on in one, but a copy keeps its source besides the
+    /// target. When that one page is what is missing, the rows are computed again instead.
+    fn lock_and_take(&mut self, matched: Matched, missing: usize) -> Option<Taken> {
+        let after = |partial: Partial| Position {
+            node: Some(partial.node),
+            pages: matched.at.pages + 1,
+        };
+        let tail = matched
+            .partial
+            .filter(|partial| self.tree.can_go_on_in(matched.at, *partial));
+        let end = tail.map_or(matched.at, after);
+        let lock = self.tree.lock(end);
+        let mut taken = Taken {
+            lock,
+            tail,
+            source: None,
+            own: Vec::new(),
+        };
+        if let (Some(partial), None) = (matched.partial, tail) {
+            let source = self.tree.lock(after(partial)).expect("not at the root");
             if let Some(own) = self.take_pages(missing) {
-                return Some((matched, own));
+                taken.source = Some((partial, source));
+                taken.own = own;
+                return Some(taken);
             }
             self.unlock(source);
         }
-        if let Some(own) = self.take_pages(missing) {
-            let partial = None;
-            return Some((Matched { partial, ..matched }, own));
+        if let Some(own) = self.take_pages(missing - usize::from(tail.is_some())) {
+            taken.own = own;
+            return Some(taken);
         }
-        if let Some(node) = deepest {
-            self.unlock(node);
+        if let Some(lock) = taken.lock {
+            self.unlock(lock);
         }
         None
     }
 
     fn new_lease(
         &mut self,
-        path: Vec<PathToken>,
-        namespaces: Vec<NamespaceId>,
-        matched: &Matched,
-        own: &[PageId],
+        prompt: &Prompt<'_>,
+        start: Start,
+        matched: Matched,
+        taken: Taken,
     ) -> Lease {
-        let deepest = matched.nodes.last().copied();
-        let shared = matched.nodes.iter().map(|&node| TableEntry {
-            page: self.tree.node(node).page,
-            owner: Owner::Node(node),
-        });
-        let table = shared.chain(own.iter().map(|&page| TableEntry {
-            page,
-            owner: Owner::Lease,
-        }));
-        let table = table.collect();
-        let shared_tokens = matched.nodes.len() * self.page_size;
-        let copy = matched.partial.map(|(source, rows)| {
-            let copy = RowCopy {
-                source_page: self.tree.node(source).page,
-                // At least one token is computed, so at least one page is the lease's own.
-                target_page: own[0],
-                rows,
-            };
-            (source, copy)
-        });
-        // The shared path is touched at release; the lock on the source ends before that.
-        if let Some((source, _)) = copy {
-            self.tree.touch(source);
+        let mut table = start.table;
+        let full = matched.at.pages;
+        let mut pending = start.path;
+        pending.drop_front((full - start.at.pages) * self.page_size, &mut self.tree.namespaces);
+        let shared = full * self.page_size;
+        let (mut hit_tokens, mut committed) = (shared, shared);
+        if let Some(tail) = taken.tail {
+            let node = self.tree.node_mut(tail.node);
+            node.has_writer = true;
+            table.push(node.pages[full - node.start]);
+            hit_tokens += tail.rows;
+            committed = hit_tokens;
         }
+        let copy = taken.source.map(|(partial, lock)| {
+            let node = self.tree.node(partial.node);
+            let copy = RowCopy {
+                source_page: node.pages[full - node.start],
+                // At least one token is computed, so at least one page is the lease's own.
+                target_page: taken.own[0],
+                rows: partial.rows,
+            };
+            // The shared path is touched at release; the lock on the source ends before that.
+            self.tree.touch(self.tree.locked(Some(lock)));
+            hit_tokens += partial.rows;
+            (lock, copy)
+        });
+        table.extend(taken.own);
+        let conversation = prompt.conversation;
         Lease {
-            path,
-            namespaces,
+            page_size: self.page_size,
             table,
-            deepest,
-            tail: None,
+            full,
+            lock: taken.lock,
+            has_tail: taken.tail.is_some(),
+            duplicates: Vec::new(),
             set_aside: Vec::new(),
             copy,
-            hit_tokens: shared_tokens + copy.map_or(0, |(_, copy)| copy.rows),
-            committed: shared_tokens,
-            page_size: self.page_size,
+            pending,
+            reply: start.reply,
+            prompt_tokens: start.tokens,
+            hit_tokens,
+            committed,
+            has_committed: false,
+            conversation: (!conversation.is_empty()).then(|| conversation.into()),
+            continued: prompt.after,
         }
     }
 }

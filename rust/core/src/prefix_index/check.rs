@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use super::PrefixIndex;
-use super::lease::{Lease, Owner};
-use super::namespace::{PathToken, namespaces_of};
-use super::tree::NodeId;
+use super::lease::Lease;
+use super::tree::{Node, NodeId, Tree};
 
 type Checked = Result<(), String>;
 
@@ -19,73 +18,51 @@ macro_rules! ensure {
 
 /// See [`PrefixIndex::check`].
 pub(super) fn check(index: &PrefixIndex) -> Checked {
-    let mut locks: HashMap<NodeId, u32> = HashMap::new();
     for lease in index.leases.values() {
         check_lease(index, lease)?;
-        for node in lease.locked_nodes() {
-            *locks.entry(node).or_default() += 1;
-        }
     }
-    check_tree(index, &locks)?;
-
     let tree = &index.tree;
-    let own_pages = index.leases.values().flat_map(|lease| &lease.table);
-    let own_pages = own_pages.filter(|entry| entry.owner == Owner::Lease);
-    let cached = tree.live_nodes().map(|(_, node)| node.page);
-    index
-        .pages
-        .check(cached.chain(own_pages.map(|entry| entry.page)))?;
+    check_counts(tree)?;
+    check_locks(index)?;
+    check_tips(tree)?;
 
-    let of_keys = tree.live_nodes().flat_map(|(_, n)| namespaces_of(&n.key));
-    let of_leases = index.leases.values().flat_map(|lease| &lease.namespaces);
-    index.namespaces.check(of_keys.chain(of_leases.copied()))
+    let own_pages = index.leases.values().flat_map(Lease::own_pages);
+    let cached = tree.live_nodes().flat_map(|(_, node)| &node.pages);
+    index.pages.check(cached.copied().chain(own_pages))?;
+
+    let of_nodes = tree.live_nodes().flat_map(|(_, node)| node.run.namespaces());
+    let leases = index.leases.values();
+    let of_leases = leases.flat_map(|lease| lease.pending.namespaces().chain([lease.reply]));
+    tree.namespaces.check(of_nodes.chain(of_leases))
 }
 
-/// Structure, locks and the set of evictable leaves; `locks` are those of all leases.
-fn check_tree(index: &PrefixIndex, locks: &HashMap<NodeId, u32>) -> Checked {
-    let tree = &index.tree;
+/// Structure, and the counts and the list of what may be evicted.
+fn check_counts(tree: &Tree) -> Checked {
     let mut reached = 0;
-    let mut protected = 0;
-    let mut evictable = 0;
+    let (mut pages, mut protected, mut evictable) = (0, 0, 0);
     let mut parents = vec![None];
     while let Some(parent) = parents.pop() {
         let mut protected_children = 0;
         for (key, &id) in tree.children(parent) {
             let node = tree.node(id);
-            reached += 1;
             ensure!(
                 *key == node.key && node.parent == parent,
                 "{id:?} stands in a wrong place"
             );
-            let rows = key.len();
-            ensure!(
-                (1..=index.page_size).contains(&rows),
-                "{id:?} has {rows} rows"
-            );
-            ensure!(
-                rows == index.page_size || node.children.is_empty(),
-                "{id:?} is partial and has children"
-            );
-            let counted = locks.get(&id).copied().unwrap_or(0);
-            ensure!(
-                node.lock_ref == counted,
-                "{id:?} counts {} locks, leases hold {counted}",
-                node.lock_ref
-            );
-            ensure!(
-                node.is_protected() || !tree.is_superseded(id),
-                "{id:?} is superseded, unlocked, and still there"
-            );
-            let is_leaf = node.children.is_empty() && !node.is_protected();
-            ensure!(
-                tree.is_listed(id) == is_leaf,
-                "{id:?}: evictable is {is_leaf}, the list disagrees"
-            );
-            evictable += usize::from(is_leaf);
-            protected_children += u32::from(node.is_protected());
+            check_node(tree, id, node)?;
+            reached += 1;
+            pages += node.pages.len();
+            protected += node.protected_pages();
+            protected_children += usize::from(node.is_protected());
+            if let Some(last_use) = node.evictable_since() {
+                evictable += 1;
+                ensure!(
+                    tree.evictable.contains(last_use, id),
+                    "{id:?} may be evicted and is not listed"
+                );
+            }
             parents.push(Some(id));
         }
-        protected += protected_children as usize;
         if let Some(id) = parent {
             let counted = tree.node(id).protected_children;
             ensure!(
@@ -95,82 +72,178 @@ fn check_tree(index: &PrefixIndex, locks: &HashMap<NodeId, u32>) -> Checked {
         }
     }
     ensure!(reached == tree.len(), "nodes out of reach of the root");
+    ensure!(tree.pages() == pages, "the count of pages is off");
     ensure!(
-        tree.evictable_pages() == reached - protected,
-        "the count of protected nodes is off"
+        tree.evictable_pages() == pages - protected,
+        "the count of protected pages is off"
     );
     ensure!(
-        tree.listed() == evictable,
-        "dead nodes are listed evictable"
+        tree.evictable.len() == evictable,
+        "what may not be evicted is listed"
     );
     Ok(())
 }
 
-/// The lease's page table against the nodes it follows and locks.
-fn check_lease(index: &PrefixIndex, lease: &Lease) -> Checked {
-    let page_size = index.page_size;
-    let full_pages = lease.committed / page_size;
-    let path = index.tree.path_to(lease.deepest);
+fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
+    let page_size = tree.page_size;
+    let above = node.parent.map_or(0, |parent| tree.node(parent).end());
+    ensure!(node.start == above, "{id:?} starts where nothing ends");
     ensure!(
-        path.len() == full_pages,
-        "a lease follows {} full pages, {full_pages} are committed",
-        path.len()
+        node.run.is_sound() && !node.pages.is_empty(),
+        "{id:?} has a broken run or no page"
     );
-    for (position, &id) in path.iter().enumerate() {
-        check_key(index, lease, position, id)?;
+    ensure!(
+        node.run.len().div_ceil(page_size) == node.pages.len(),
+        "{id:?} has {} pages for {} tokens",
+        node.pages.len(),
+        node.run.len()
+    );
+    ensure!(
+        *node.run.pairs(0..page_size.min(node.run.len())) == *node.key,
+        "{id:?} has not the key of its first page"
+    );
+    let is_partial = !node.run.len().is_multiple_of(page_size);
+    ensure!(
+        !is_partial || node.children.is_empty(),
+        "{id:?} ends in a partial page and has children"
+    );
+    ensure!(
+        node.is_protected() || !tree.is_superseded(id),
+        "{id:?} is superseded, unlocked, and still there"
+    );
+    for &(pages, lock) in &node.locks {
+        let known = tree.locks.get(lock.0);
+        ensure!(
+            known.node == id && known.pages == pages && node.has_page(pages),
+            "{id:?} has a lock on pages that are not its own"
+        );
     }
-    for (position, entry) in lease.table.iter().enumerate() {
-        let Owner::Node(id) = entry.owner else {
-            continue;
+    Ok(())
+}
+
+/// Every lock is on its node and one lease's, and who may write in a partial page is one of them.
+fn check_locks(index: &PrefixIndex) -> Checked {
+    let tree = &index.tree;
+    let mut holders: HashMap<u32, usize> = HashMap::new();
+    let mut writers: HashMap<NodeId, usize> = HashMap::new();
+    for lease in index.leases.values() {
+        for lock in lease.locks() {
+            *holders.entry(lock.0).or_default() += 1;
+        }
+        let former = lease.set_aside.iter().map(|&(_, lock)| lock);
+        for tail in former.chain(lease.lock.filter(|_| lease.has_tail)) {
+            *writers.entry(tree.locks.get(tail.0).node).or_default() += 1;
+        }
+    }
+    let on_nodes = tree.live_nodes().map(|(_, node)| node.locks.len()).sum();
+    ensure!(
+        holders.len() == tree.locks.len() && holders.values().all(|&count| count == 1),
+        "locks and leases do not belong together one to one"
+    );
+    ensure!(tree.locks.len() == on_nodes, "locks are not on their nodes");
+    for (id, node) in tree.live_nodes() {
+        let count = writers.get(&id).copied().unwrap_or(0);
+        ensure!(
+            count == usize::from(node.has_writer),
+            "{count} leases write at the end of {id:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Tips end in their pages, tables are those of their paths, a conversation has two at most.
+fn check_tips(tree: &Tree) -> Checked {
+    let on_nodes: usize = tree.live_nodes().map(|(_, node)| node.tips.len()).sum();
+    ensure!(on_nodes == tree.tips.len(), "tips are not on their nodes");
+    let mut of_conversations = 0;
+    for (number, tip) in tree.tips.iter() {
+        let pages = tip.tokens.div_ceil(tree.page_size);
+        let node = tree.node(tip.node);
+        ensure!(
+            node.tips.get(&pages) == Some(&number) && node.has_page(pages),
+            "tip {number} is not in its node"
+        );
+        let rows = tip.tokens - (pages - 1) * tree.page_size;
+        ensure!(
+            rows <= node.rows(pages - 1, tree.page_size),
+            "tip {number} ends in rows that are not known"
+        );
+        if let Some(table) = &tip.table {
+            let at = tree.position(tip.node, tip.tokens / tree.page_size);
+            ensure!(
+                *table == tree.page_table(at),
+                "tip {number} has another page table"
+            );
+        }
+        of_conversations += usize::from(tip.conversation.is_some());
+    }
+    for (conversation, number) in tree.tips.newest() {
+        let is_of = |number| {
+            let tip = tree.tips.get(number)?;
+            (tip.conversation.as_ref() == Some(conversation)).then_some(tip)
         };
-        ensure!(
-            index.tree.node(id).page == entry.page,
-            "the page of {id:?} is not the one in the page table"
-        );
-        check_key(index, lease, position, id)?;
-        let on_path = path.get(position) == Some(&id);
-        ensure!(
-            on_path || lease.tail == Some(id) || lease.set_aside.contains(&id),
-            "{id:?} is in a page table and not locked by it"
-        );
+        let Some(newest) = is_of(number) else {
+            return Err(format!("the newest tip {number} is another's or gone"));
+        };
+        let before = newest.continued.and_then(is_of);
+        of_conversations -= 1 + usize::from(before.is_some());
     }
-    if let Some(tail) = lease.tail {
-        let node = index.tree.node(tail);
-        let rows = node.key.len();
-        ensure!(
-            node.parent == lease.deepest && rows < page_size,
-            "the tail {tail:?} does not follow the last full page"
-        );
-        let owner = lease.table.get(full_pages).map(|entry| entry.owner);
-        ensure!(
-            owner == Some(Owner::Node(tail)),
-            "the tail {tail:?} is not in the page table"
-        );
-    }
-    for id in &lease.set_aside {
-        let owned = lease.table.iter().any(|e| e.owner == Owner::Node(*id));
-        ensure!(owned, "{id:?} is set aside and not in the page table");
-    }
-    if let Some((source, copy)) = lease.copy {
-        let node = index.tree.node(source);
-        let target = lease.table.get(full_pages).map(|entry| entry.page);
-        let start = full_pages * page_size;
-        ensure!(
-            node.parent == lease.deepest
-                && node.page == copy.source_page
-                && target == Some(copy.target_page)
-                && node.key.get(..copy.rows) == lease.path.get(start..start + copy.rows),
-            "the copy from {source:?} is not of the lease's own prefix"
-        );
-    }
+    ensure!(
+        of_conversations == 0,
+        "tips that their conversation does not know"
+    );
     Ok(())
 }
 
-/// The node's rows are those of the lease's path at that page.
-fn check_key(index: &PrefixIndex, lease: &Lease, position: usize, id: NodeId) -> Checked {
-    let key: &[PathToken] = &index.tree.node(id).key;
-    let start = position * index.page_size;
-    let known = lease.path.get(start..start + key.len());
-    ensure!(known == Some(key), "{id:?} has rows of another path");
+/// The lease's page table against the path that it follows and locks.
+fn check_lease(index: &PrefixIndex, lease: &Lease) -> Checked {
+    let tree = &index.tree;
+    let page_size = index.page_size;
+    let end = tree.locked(lease.lock);
+    ensure!(
+        end.pages == lease.given() && lease.given() <= lease.table.len(),
+        "a lease locks {} pages, {} are known",
+        end.pages,
+        lease.given()
+    );
+    ensure!(lease.pending.is_sound(), "a lease has a broken run");
+    let path = tree.page_table(end);
+    for (place, (known, page)) in path.iter().zip(&lease.table).enumerate() {
+        let other = lease.duplicates.contains(&place)
+            || lease.set_aside.iter().any(|&(aside, _)| aside == place);
+        ensure!(
+            (known != page) == other,
+            "page {place} of a page table is not the tree's"
+        );
+    }
+    for &(place, lock) in &lease.set_aside {
+        let lock = tree.locks.get(lock.0);
+        let node = tree.node(lock.node);
+        ensure!(
+            node.pages[place - node.start] == lease.table[place] && lock.pages == place + 1,
+            "a former tail is not in the page table"
+        );
+    }
+    if lease.has_tail {
+        let node = tree.node(end.node.expect("a tail is in a node"));
+        let rows = node.rows(lease.full, page_size);
+        let start = (lease.full - node.start) * page_size;
+        ensure!(
+            rows < page_size && lease.pending.common(0, &node.run, start, rows) == rows,
+            "a tail is not the lease's own"
+        );
+    }
+    if let Some((lock, copy)) = lease.copy {
+        let lock = tree.locks.get(lock.0);
+        let node = tree.node(lock.node);
+        let start = (lease.full - node.start) * page_size;
+        ensure!(
+            lock.pages == lease.full + 1
+                && node.pages[lease.full - node.start] == copy.source_page
+                && lease.table.get(lease.full) == Some(&copy.target_page)
+                && lease.pending.common(0, &node.run, start, copy.rows) == copy.rows,
+            "a copy is not of the lease's own prefix"
+        );
+    }
     Ok(())
 }

@@ -1,14 +1,22 @@
 //! One sequence's hold on pages. Owns the page table and what of it belongs to whom; never changes
 //! a page that is in the table.
 
-use super::IndexError;
-use super::namespace::{NamespaceId, PathToken};
-use super::pages::PageId;
-use super::tree::NodeId;
+use std::sync::Arc;
 
-/// A lease's number, never given twice.
+use super::locks::LockId;
+use super::namespace::NamespaceId;
+use super::pages::PageId;
+use super::run::Run;
+
+/// A lease's number, never given twice. It names the lease's tip once the lease is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseId(pub(super) u64);
+
+impl LeaseId {
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// Rows to copy before anything else is written into the leased pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,42 +27,39 @@ pub struct RowCopy {
     pub rows: usize,
 }
 
-/// Whom a page of the table belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// The lease: nobody else knows the page, release frees it.
-    Lease,
-    /// A node of the tree, kept in place by a lock of this lease.
-    Node(NodeId),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TableEntry {
-    pub(super) page: PageId,
-    pub(super) owner: Owner,
-}
-
 /// The hold itself.
 ///
-/// Locks: one on `deepest`, one on `tail`, one on each of `set_aside`, one on the source of `copy`.
+/// Page `p` of the table belongs to the tree if `p < full` or it is the tail, and is not in `duplicates`; the
+/// others are the lease's own, and release frees them.
 pub struct Lease {
-    /// What was admitted, followed by what was committed after it.
-    pub(super) path: Vec<PathToken>,
-    /// One reference for each stretch; the last one goes on past the prompt.
-    pub(super) namespaces: Vec<NamespaceId>,
-    pub(super) table: Vec<TableEntry>,
-    /// Node of the last full page in the tree (matched, or committed).
-    pub(super) deepest: Option<NodeId>,
-    /// The partial node below `deepest` whose page is this lease's own and still grows.
-    pub(super) tail: Option<NodeId>,
-    /// Former tails that could not be extended: another sequence was first to commit the full page.
-    /// Their pages are in the table, so they stay locked to the end.
-    pub(super) set_aside: Vec<NodeId>,
-    pub(super) copy: Option<(NodeId, RowCopy)>,
-    pub(super) hit_tokens: usize,
-    /// Leading positions that the tree was told of; at admission those of the shared pages.
-    pub(super) committed: usize,
     pub(super) page_size: usize,
+    pub(super) table: Vec<PageId>,
+    /// Leading pages of the path that the tree has in full: matched, or committed.
+    pub(super) full: usize,
+    /// On the path up to `full`, the tail included if there is one. None at the root.
+    pub(super) lock: Option<LockId>,
+    /// Whether page `full` of the table is the tree's partial page after `lock`'s full ones: this lease's to
+    /// write on, and nobody else's.
+    pub(super) has_tail: bool,
+    /// Pages below `full` that another sequence committed first: this one goes on with its own.
+    pub(super) duplicates: Vec<usize>,
+    /// Former tails, and their places, that could not be extended: another sequence was first to commit the
+    /// full page. They are in the table, so they stay locked to the end.
+    pub(super) set_aside: Vec<(usize, LockId)>,
+    pub(super) copy: Option<(LockId, RowCopy)>,
+    /// The path from page `full` on; what is before stands in the tree.
+    pub(super) pending: Run,
+    /// What follows the prompt stands in this namespace; one reference.
+    pub(super) reply: NamespaceId,
+    pub(super) prompt_tokens: usize,
+    pub(super) hit_tokens: usize,
+    /// Leading positions that the tree was told of; at admission those of the pages it shares.
+    pub(super) committed: usize,
+    /// Whether a commit told the tree of something.
+    pub(super) has_committed: bool,
+    pub(super) conversation: Option<Arc<[u8]>>,
+    /// The tip that it goes on from.
+    pub(super) continued: Option<u64>,
 }
 
 impl Lease {
@@ -63,14 +68,24 @@ impl Lease {
         self.hit_tokens
     }
 
+    /// Tokens that were admitted, those before a tip included.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Tokens admitted and appended.
+    pub fn tokens(&self) -> usize {
+        self.full * self.page_size + self.pending.len()
+    }
+
     /// The copy to do first; `None` once a commit has said that it was done.
     pub fn copy(&self) -> Option<RowCopy> {
         self.copy.map(|(_, copy)| copy)
     }
 
     /// Page ids in position order, shared pages first.
-    pub fn page_table(&self) -> impl ExactSizeIterator<Item = PageId> + '_ {
-        self.table.iter().map(|entry| entry.page)
+    pub fn page_table(&self) -> &[PageId] {
+        &self.table
     }
 
     /// Positions the page table has room for.
@@ -78,35 +93,21 @@ impl Lease {
         self.table.len() * self.page_size
     }
 
-    /// The nodes this lease has one lock on, each.
-    pub(super) fn locked_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+    /// Leading pages of the table that are the tree's, but for `duplicates`.
+    pub(super) fn given(&self) -> usize {
+        self.full + usize::from(self.has_tail)
+    }
+
+    /// The pages that nobody else knows.
+    pub(super) fn own_pages(&self) -> impl Iterator<Item = PageId> + '_ {
+        let duplicates = self.duplicates.iter().map(|&page| self.table[page]);
+        duplicates.chain(self.table[self.given()..].iter().copied())
+    }
+
+    /// The locks this lease has.
+    pub(super) fn locks(&self) -> impl Iterator<Item = LockId> + '_ {
         let source = self.copy.map(|(source, _)| source);
-        let single = [source, self.tail, self.deepest].into_iter().flatten();
-        self.set_aside.iter().copied().chain(single)
-    }
-
-    /// Compare `token_ids` with what is known of the path and add the rest under the last
-    /// namespace. An error changes nothing.
-    pub(super) fn extend_path(&mut self, token_ids: &[u32]) -> Result<(), IndexError> {
-        let tokens = token_ids.len();
-        let reserved = self.tokens_reserved();
-        if tokens > reserved {
-            return Err(IndexError::CommitPastRoom { tokens, reserved });
-        }
-        let mut pairs = self.path.iter().zip(token_ids);
-        if let Some(position) = pairs.position(|(known, token)| known.token_id() != *token) {
-            return Err(IndexError::CommitDiffers { position });
-        }
-        let last = *self.namespaces.last().expect("at least one stretch");
-        let new = token_ids.get(self.path.len()..).unwrap_or_default();
-        self.path
-            .extend(new.iter().map(|&token| PathToken::new(last, token)));
-        Ok(())
-    }
-
-    /// The pairs of page `index`, up to position `end`.
-    pub(super) fn page_key(&self, index: usize, end: usize) -> &[PathToken] {
-        let start = index * self.page_size;
-        &self.path[start..end.min(start + self.page_size)]
+        let set_aside = self.set_aside.iter().map(|&(_, lock)| lock);
+        set_aside.chain(source).chain(self.lock)
     }
 }

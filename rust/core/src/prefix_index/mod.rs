@@ -6,15 +6,22 @@
 //!   its matching rows, so a hit is exact to the token. At least one token is always computed.
 //! * [`PrefixIndex::commit`] puts computed pages into the tree. Rows are immutable from then on;
 //!   the page table of a lease never changes under it, except that `grow` adds pages.
-//! * [`PrefixIndex::release`] gives everything back.
+//! * [`PrefixIndex::release`] gives everything back and leaves a *tip*, named by the lease's number. The next
+//!   turn is admitted after it: its cost is that of the new tokens, whatever is before them.
 
 mod admit;
 mod check;
 mod commit;
 mod evict;
 mod lease;
+mod locks;
 mod namespace;
 mod pages;
+mod release;
+mod run;
+mod search;
+mod slab;
+mod tips;
 mod tree;
 
 #[cfg(test)]
@@ -24,13 +31,13 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
+pub use admit::Prompt;
 pub use lease::{Lease, LeaseId, RowCopy};
 pub use pages::PageId;
 
-use lease::{Owner, TableEntry};
-use namespace::{Namespaces, PathToken, namespaces_of};
+use locks::LockId;
 use pages::PagePool;
-use tree::{NodeId, Removed, Tree};
+use tree::Tree;
 
 /// What is wrong with a call's input. The index is unchanged.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -53,8 +60,10 @@ pub enum IndexError {
     },
     #[error("the lease has been released")]
     Released,
-    #[error("the token at position {position} is not the one that was admitted or committed")]
-    CommitDiffers { position: usize },
+    #[error("the node to go on from is not known, or not any more")]
+    UnknownNode,
+    #[error("{tokens} tokens are more than the {known} that were admitted and appended")]
+    CommitPastTokens { tokens: usize, known: usize },
     #[error("{tokens} tokens go past the {reserved} that are reserved")]
     CommitPastRoom { tokens: usize, reserved: usize },
 }
@@ -70,7 +79,10 @@ pub struct Stats {
     pub pages_leased: usize,
     /// Pages in the tree that an admission could have.
     pub pages_evictable: usize,
+    /// Nodes of the tree: runs of pages that no branch divides.
     pub nodes: usize,
+    /// Ends of finished turns that can be continued.
+    pub tips: usize,
     /// Tokens of admitted prompts that were found, and that were not.
     pub hit_tokens: u64,
     pub miss_tokens: u64,
@@ -93,7 +105,6 @@ pub struct PrefixIndex {
     page_size: usize,
     pages: PagePool,
     tree: Tree,
-    namespaces: Namespaces,
     leases: HashMap<u64, Lease>,
     lease_count: u64,
     counters: Counters,
@@ -111,8 +122,7 @@ impl PrefixIndex {
         Ok(Self {
             page_size,
             pages: PagePool::new(total),
-            tree: Tree::default(),
-            namespaces: Namespaces::default(),
+            tree: Tree::new(page_size),
             leases: HashMap::new(),
             lease_count: 0,
             counters: Counters::default(),
@@ -125,36 +135,16 @@ impl PrefixIndex {
             return None;
         }
         while self.pages.free() < count {
-            let leaf = self.tree.next_evicted();
-            let removed = self
-                .tree
-                .remove(leaf.expect("evictable pages end in leaves"));
-            self.take_back(removed);
+            let page = self.tree.evict_page();
+            self.pages.give_back(page.expect("evictable pages can be had"));
             self.counters.evicted_pages += 1;
         }
         (0..count).map(|_| self.pages.take()).collect()
     }
 
-    fn unlock(&mut self, node: NodeId) {
-        if let Some(removed) = self.tree.unlock(node) {
-            self.take_back(removed);
-        }
-    }
-
-    fn take_back(&mut self, removed: Removed) {
-        self.pages.give_back(removed.page);
-        self.release_key(&removed.key);
-    }
-
-    fn retain_key(&mut self, key: &[PathToken]) {
-        for namespace in namespaces_of(key) {
-            self.namespaces.retain(namespace);
-        }
-    }
-
-    fn release_key(&mut self, key: &[PathToken]) {
-        for namespace in namespaces_of(key) {
-            self.namespaces.release(namespace);
+    fn unlock(&mut self, lock: LockId) {
+        if let Some(page) = self.tree.unlock(lock) {
+            self.pages.give_back(page);
         }
     }
 
@@ -173,47 +163,31 @@ impl PrefixIndex {
             return Ok(false);
         };
         let lease = self.leases.get_mut(&id.0).ok_or(IndexError::Released)?;
-        lease.table.extend(own.into_iter().map(|page| TableEntry {
-            page,
-            owner: Owner::Lease,
-        }));
+        lease.table.extend(own);
         Ok(true)
     }
 
-    /// Unlock, and free the pages that the tree did not take. Does nothing the second time.
-    pub fn release(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.remove(&id.0) else {
-            return;
-        };
-        for node in lease.deepest.into_iter().chain(lease.tail) {
-            self.tree.touch(node);
-        }
-        for node in lease.locked_nodes() {
-            self.unlock(node);
-        }
-        for entry in lease.table {
-            if entry.owner == Owner::Lease {
-                self.pages.give_back(entry.page);
-            }
-        }
-        for namespace in lease.namespaces {
-            self.namespaces.release(namespace);
-        }
+    /// Every token of a lease's path, what stands in the tree included. O(all of it).
+    pub fn token_ids(&self, id: LeaseId) -> Result<Vec<u32>, IndexError> {
+        let lease = self.leases.get(&id.0).ok_or(IndexError::Released)?;
+        let before = self.tree.locked(lease.lock);
+        let mut token_ids = self.tree.token_ids(before.node, lease.full);
+        token_ids.extend_from_slice(lease.pending.tokens());
+        Ok(token_ids)
     }
 
     /// Drop every cached page that no lease protects; says how many became free.
     pub fn clear(&mut self) -> usize {
         let mut pages = 0;
-        while let Some(leaf) = self.tree.next_evicted() {
-            let removed = self.tree.remove(leaf);
-            self.take_back(removed);
+        while let Some(page) = self.tree.evict_page() {
+            self.pages.give_back(page);
             pages += 1;
         }
         pages
     }
 
     pub fn stats(&self) -> Stats {
-        let cached = self.tree.len();
+        let cached = self.tree.pages();
         let free = self.pages.free();
         Stats {
             pages_total: self.pages.total(),
@@ -221,7 +195,8 @@ impl PrefixIndex {
             pages_cached: cached,
             pages_leased: self.pages.total() - free - cached,
             pages_evictable: self.tree.evictable_pages(),
-            nodes: cached,
+            nodes: self.tree.len(),
+            tips: self.tree.tips.len(),
             hit_tokens: self.counters.hit_tokens,
             miss_tokens: self.counters.miss_tokens,
             evicted_pages: self.counters.evicted_pages,

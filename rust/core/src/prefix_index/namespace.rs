@@ -3,8 +3,8 @@
 //!
 //! # Why nobody is given another tenant's rows
 //!
-//! A prompt is a *path*: a sequence of (namespace, token id) pairs, one pair a position. Every key
-//! in the tree is a run of such pairs, and every comparison is a comparison of whole pairs. A row
+//! A prompt is a *path*: a sequence of (namespace, token id) pairs, one pair a position. Every node
+//! in the tree has a run of such pairs, and every comparison is a comparison of whole pairs. A row
 //! of a page holds the K and V of one position; they are a function of the tokens at that position
 //! and before it, so the row may be given to exactly those who may know all of these tokens.
 //! A match gives out row `p` only when the asker's pairs `0..=p` are all equal to the pairs the row
@@ -15,6 +15,10 @@
 //! * tenant A → public, or A → tenant B, in one page or in several: each later row has A's pairs
 //!   before it. An asker has to present these pairs, under A's namespace, to come to it.
 //! * equal tokens under two namespaces are two paths, and two pages.
+//!
+//! A continuation (`after`) skips the comparison of what its tip's path holds: the caller who names
+//! the tip vouches for it. The new pairs are compared as always, under their own namespaces, which
+//! may be others than those of the path before.
 //!
 //! The framing of stretches needs no encoding that could collide: a border between two stretches is
 //! a change of the pair's namespace, and namespaces are compared by value once, when interned.
@@ -34,20 +38,6 @@ impl PathToken {
     pub(super) fn new(namespace: NamespaceId, token_id: u32) -> Self {
         Self(u64::from(namespace.0) << 32 | u64::from(token_id))
     }
-
-    pub(super) fn namespace(self) -> NamespaceId {
-        NamespaceId((self.0 >> 32) as u32)
-    }
-
-    pub(super) fn token_id(self) -> u32 {
-        self.0 as u32
-    }
-}
-
-/// The namespaces of a page key, one for each run of equal ones.
-pub(super) fn namespaces_of(key: &[PathToken]) -> impl Iterator<Item = NamespaceId> + '_ {
-    key.chunk_by(|left, right| left.namespace() == right.namespace())
-        .map(|run| run[0].namespace())
 }
 
 struct Entry {

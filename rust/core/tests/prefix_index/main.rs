@@ -1,5 +1,8 @@
 //! The prefix index against its slow model, and against simulated page contents, with random
 //! operations; `check()` after each of them.
+//!
+//! 20,000 operations; the environment variable `PREFIX_INDEX_OPERATIONS` asks for another number (1000000 in
+//! the nightly run).
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,10 +10,10 @@ mod model;
 
 use std::collections::HashMap;
 
-use appliance_core::prefix_index::{LeaseId, PageId, PrefixIndex, RowCopy};
+use appliance_core::prefix_index::{IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats};
 use proptest::prelude::*;
 
-use model::{Answer, Model, Pair, Place};
+use model::{Answer, Model, Pair, Place, Turn};
 
 /// Namespaces and tokens are taken modulo the world's numbers of them.
 #[derive(Clone, Debug)]
@@ -20,6 +23,14 @@ enum Operation {
         earlier: Option<(prop::sample::Index, prop::sample::Index)>,
         new: Vec<Pair>,
         room: usize,
+        conversation: u8,
+    },
+    /// Tokens go on from a released lease, the latest ones more often.
+    Continue {
+        back: usize,
+        new: Vec<Pair>,
+        room: usize,
+        conversation: u8,
     },
     /// Write the K/V of so many more tokens, growing if needed.
     Compute {
@@ -47,10 +58,15 @@ fn pairs() -> impl Strategy<Value = Vec<Pair>> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let lease = any::<prop::sample::Index>;
+    let back = prop_oneof![3 => 0_usize..3, 1 => 0_usize..20];
     let earlier = prop::option::weighted(0.7, (lease(), lease()));
     prop_oneof![
-        6 => (earlier, pairs(), 0_usize..6)
-            .prop_map(|(earlier, new, room)| Operation::Admit { earlier, new, room }),
+        5 => (earlier, pairs(), 0_usize..6, 0_u8..4).prop_map(|(earlier, new, room, conversation)| {
+            Operation::Admit { earlier, new, room, conversation }
+        }),
+        4 => (back, pairs(), 0_usize..6, 0_u8..4).prop_map(|(back, new, room, conversation)| {
+            Operation::Continue { back, new, room, conversation }
+        }),
         8 => (lease(), prop::collection::vec(any::<u32>(), 1..7))
             .prop_map(|(lease, tokens)| Operation::Compute { lease, tokens }),
         8 => (lease(), prop_oneof![3 => Just(0_usize), 1 => 1_usize..4])
@@ -80,9 +96,12 @@ struct World {
     sequences: Vec<Option<Sequence>>,
     device: HashMap<(PageId, usize), Vec<Pair>>,
     paths: Vec<Vec<Pair>>,
+    /// Numbers of the released leases, in that order.
+    released: Vec<u64>,
 }
 
 const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
+const CONVERSATIONS: [&[u8]; 4] = [b"", b"", b"a", b"b"];
 
 impl World {
     fn new((page_size, pages, namespaces, alphabet): (usize, usize, u8, u32)) -> Self {
@@ -95,11 +114,12 @@ impl World {
             sequences: Vec::new(),
             device: HashMap::new(),
             paths: Vec::new(),
+            released: Vec::new(),
         }
     }
 
     fn table(&self, lease: LeaseId) -> Vec<PageId> {
-        self.index.lease(lease).unwrap().page_table().collect()
+        self.index.lease(lease).unwrap().page_table().to_vec()
     }
 
     /// Pages that the index says are fresh: nobody has them, and what is in them is lost.
@@ -111,46 +131,79 @@ impl World {
         }
     }
 
-    fn admit(&mut self, path: Vec<Pair>, room: usize) {
-        let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
-        let runs = path.chunk_by(|left, right| left.0 == right.0);
+    /// `after`: the number of a lease whose tip's path `path` begins with, and that path's length.
+    fn admit(&mut self, path: Vec<Pair>, room: usize, conversation: u8, after: Option<(u64, usize)>) {
+        let new = &path[after.map_or(0, |(_, tokens)| tokens)..];
+        let tokens: Vec<u32> = new.iter().map(|pair| pair.1).collect();
+        let runs = new.chunk_by(|left, right| left.0 == right.0);
         let stretches: Vec<(&[u8], usize)> = runs
             .map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
             .collect();
         let reserve_tokens = path.len() + room;
         let capacity = self.index.stats().pages_total * self.page_size;
-        let admitted = self.index.admit(&tokens, &stretches, reserve_tokens);
+        let prompt = Prompt {
+            token_ids: &tokens,
+            stretches: &stretches,
+            after: after.map(|(number, _)| number),
+            conversation: CONVERSATIONS[conversation as usize],
+        };
+        let admitted = self.index.admit(&prompt, reserve_tokens);
         if path.is_empty() || reserve_tokens > capacity {
             assert!(admitted.is_err());
             return;
         }
-        let lease = admitted.unwrap();
-        let answer = lease.map(|lease| {
-            let lease = self.index.lease(lease).unwrap();
+        let id = admitted.unwrap();
+        let answer = id.map(|id| {
+            let lease = self.index.lease(id).unwrap();
+            assert_eq!(lease.prompt_tokens(), path.len());
             Answer {
                 hit_tokens: lease.hit_tokens(),
                 copy: lease.copy(),
-                page_table: lease.page_table().collect(),
+                page_table: lease.page_table().to_vec(),
             }
         });
+        let turn = Turn {
+            conversation: CONVERSATIONS[conversation as usize],
+            continued: prompt.after,
+        };
         self.model
-            .admit(path.clone(), reserve_tokens, answer.as_ref());
+            .admit(path.clone(), reserve_tokens, turn, answer.as_ref());
         self.paths.push(path.clone());
-        let (Some(lease), Some(answer)) = (lease, answer) else {
+        let (Some(lease), Some(answer)) = (id, answer) else {
             return;
         };
         assert!(
             answer.hit_tokens < path.len(),
             "one token is always computed"
         );
-        let shared = answer.hit_tokens - answer.copy.map_or(0, |copy| copy.rows);
-        self.receive(&answer.page_table[shared / self.page_size..]);
+        let not_fresh = answer.hit_tokens - answer.copy.map_or(0, |copy| copy.rows);
+        self.receive(&answer.page_table[not_fresh.div_ceil(self.page_size)..]);
         self.sequences.push(Some(Sequence {
             lease,
             path,
             computed: answer.hit_tokens,
             copy: answer.copy,
         }));
+    }
+
+    fn go_on(&mut self, back: usize, new: Vec<Pair>, room: usize, conversation: u8) {
+        let Some(&number) = self.released.iter().rev().nth(back) else {
+            return;
+        };
+        let known = self.model.tip(number);
+        assert_eq!(self.index.node_tokens(number), known.map(<[Pair]>::len));
+        if let Some(path) = known {
+            let after = Some((number, path.len()));
+            let path = path.iter().copied().chain(new).collect();
+            self.admit(path, room, conversation, after);
+        } else {
+            let prompt = Prompt {
+                after: Some(number),
+                ..Prompt::default()
+            };
+            let refused = self.index.admit(&prompt, 1);
+            assert_eq!(refused, Err(IndexError::UnknownNode));
+        }
     }
 
     fn copy_rows(&mut self, copy: Option<RowCopy>) {
@@ -183,7 +236,9 @@ impl World {
                 }
             }
             if position == sequence.path.len() {
-                sequence.path.push((namespace, token % self.alphabet));
+                let token = token % self.alphabet;
+                self.index.append(sequence.lease, &[token]).unwrap();
+                sequence.path.push((namespace, token));
             }
             let page = self.table(sequence.lease)[position / self.page_size];
             let row = position % self.page_size;
@@ -217,9 +272,8 @@ impl World {
         let lease = sequence.lease;
         let path = sequence.path[..sequence.computed.saturating_sub(back)].to_vec();
         self.copy_rows(copy);
-        let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
         let table = self.table(lease);
-        self.index.commit(lease, &tokens).unwrap();
+        self.index.commit(lease, path.len()).unwrap();
         assert_eq!(self.table(lease), table, "a page table changed");
         self.model.commit(number, &path);
         self.paths.push(path);
@@ -229,8 +283,15 @@ impl World {
         if let Some(sequence) = self.sequences[number].take() {
             self.index.release(sequence.lease);
             self.index.release(sequence.lease);
-            self.model.release(number);
+            self.model.release(number, sequence.lease.number());
+            self.released.push(sequence.lease.number());
         }
+    }
+
+    fn in_world(&self, pairs: Vec<Pair>) -> Vec<Pair> {
+        let (namespaces, alphabet) = (self.namespaces, self.alphabet);
+        let pairs = pairs.into_iter();
+        pairs.map(|(n, token)| (n % namespaces, token % alphabet)).collect()
     }
 
     fn run(&mut self, operation: Operation) {
@@ -238,15 +299,28 @@ impl World {
         let live: Vec<usize> = numbers.filter(|&n| self.sequences[n].is_some()).collect();
         let pick = |lease: prop::sample::Index| (!live.is_empty()).then(|| *lease.get(&live));
         match operation {
-            Operation::Admit { earlier, new, room } => {
+            Operation::Admit {
+                earlier,
+                new,
+                room,
+                conversation,
+            } => {
                 let mut path = Vec::new();
                 if let (Some((which, cut)), false) = (earlier, self.paths.is_empty()) {
                     let whole = which.get(&self.paths);
                     path = whole[..cut.index(whole.len() + 1)].to_vec();
                 }
-                let new = new.into_iter();
-                path.extend(new.map(|(n, token)| (n % self.namespaces, token % self.alphabet)));
-                self.admit(path, room);
+                path.extend(self.in_world(new));
+                self.admit(path, room, conversation, None);
+            }
+            Operation::Continue {
+                back,
+                new,
+                room,
+                conversation,
+            } => {
+                let new = self.in_world(new);
+                self.go_on(back, new, room, conversation);
             }
             Operation::Compute { lease, tokens } => {
                 if let Some(number) = pick(lease) {
@@ -270,7 +344,13 @@ impl World {
     /// The accounting, the model, and the contents of every row that somebody may read.
     fn verify(&self) {
         self.index.check().unwrap();
-        assert_eq!(self.index.stats(), self.model.stats());
+        let stats = self.index.stats();
+        assert!(stats.nodes <= stats.pages_cached);
+        assert_eq!(Stats { nodes: 0, ..stats }, self.model.stats());
+        for &number in &self.released {
+            let known = self.model.tip(number).map(<[Pair]>::len);
+            assert_eq!(self.index.node_tokens(number), known, "tip {number}");
+        }
         for entry in &self.model.entries {
             let start = (entry.path.len() - 1) / self.page_size * self.page_size;
             for position in start..entry.path.len() {
@@ -281,7 +361,9 @@ impl World {
             let Some(sequence) = sequence else { continue };
             let lease = self.index.lease(sequence.lease).unwrap();
             let places = &self.model.holds[number].as_ref().unwrap().table;
-            let pages: Vec<PageId> = lease.page_table().collect();
+            let pages = lease.page_table();
+            let tokens: Vec<u32> = sequence.path.iter().map(|pair| pair.1).collect();
+            assert_eq!(self.index.token_ids(sequence.lease), Ok(tokens));
             let expected = places.iter().map(|place| match place {
                 Place::Lease(page) => *page,
                 Place::Entry(id) => self.model.entry(*id).page,
@@ -321,15 +403,14 @@ impl World {
     }
 }
 
-/// Cases of 100 operations on average; 20,000 operations unless PROPTEST_CASES says otherwise.
+/// Cases of 100 operations on average.
 fn config() -> ProptestConfig {
-    let default = ProptestConfig::default();
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() {
-        default.cases
-    } else {
-        200
-    };
-    ProptestConfig { cases, ..default }
+    let asked = std::env::var("PREFIX_INDEX_OPERATIONS").ok();
+    let operations = asked.map_or(20_000, |number| number.parse().unwrap());
+    ProptestConfig {
+        cases: operations / 100,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {

@@ -36,6 +36,25 @@ pub struct Hold {
     source: Option<EntryId>,
     hit_tokens: usize,
     committed: usize,
+    has_committed: bool,
+    turn: Turn,
+}
+
+/// Whose turn a request is, and the tip it goes on from.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    pub conversation: &'static [u8],
+    pub continued: Option<u64>,
+}
+
+/// Where a released lease ended.
+#[derive(Debug)]
+struct Tip {
+    number: u64,
+    path: Vec<Pair>,
+    /// The entry it ends in: it dies with it.
+    entry: EntryId,
+    turn: Turn,
 }
 
 pub struct Model {
@@ -43,6 +62,7 @@ pub struct Model {
     pages: usize,
     pub entries: Vec<Entry>,
     pub holds: Vec<Option<Hold>>,
+    tips: Vec<Tip>,
     entry_count: u64,
     ticks: u64,
     counters: Stats,
@@ -66,6 +86,7 @@ impl Model {
             pages,
             entries: Vec::new(),
             holds: Vec::new(),
+            tips: Vec::new(),
             entry_count: 0,
             ticks: 0,
             counters: Stats::default(),
@@ -135,6 +156,14 @@ impl Model {
             .map(|entry| entry.id)
     }
 
+    /// Whether a sequence with `tokens` positions of the entry's path may write on in its page.
+    fn can_go_on_in(&self, entry: &Entry, tokens: usize) -> bool {
+        let mut holds = self.holds.iter().flatten();
+        entry.path.len() == tokens
+            && !tokens.is_multiple_of(self.page_size)
+            && !holds.any(|hold| hold.table.contains(&Place::Entry(entry.id)))
+    }
+
     fn make_room(&mut self, count: usize, extra: &[EntryId]) {
         while self.free() < count {
             let leaf = self.leaf_to_evict(extra).expect("room was counted before");
@@ -158,7 +187,13 @@ impl Model {
         self.entries.retain(|entry| !gone.contains(&entry.id));
     }
 
-    pub fn admit(&mut self, path: Vec<Pair>, reserve_tokens: usize, answer: Option<&Answer>) {
+    pub fn admit(
+        &mut self,
+        path: Vec<Pair>,
+        reserve_tokens: usize,
+        turn: Turn,
+        answer: Option<&Answer>,
+    ) {
         let known = &path[..path.len() - 1];
         let mut full: Vec<EntryId> = Vec::new();
         for end in (self.page_size..=known.len()).step_by(self.page_size) {
@@ -188,25 +223,42 @@ impl Model {
             assert!(!has_room(None), "refused, and there was room");
             return;
         };
+        let own_from = full.len();
+        let is_source = |entry: &&Entry, page: PageId| best > 0 && entry.page == page;
+        let next = answer.page_table[own_from];
+        // Rows that are found without a copy are in a page to go on in.
+        let in_place = answer.copy.is_none() && answer.hit_tokens > shared;
+        let tail = in_place.then(|| {
+            let mut sources = best_sources.clone();
+            let tail = sources.find(|entry| is_source(entry, next));
+            tail.expect("the page has the longest common prefix")
+        });
         let source = answer.copy.map(|copy| {
             let mut sources = best_sources.clone();
-            let source = sources.find(|entry| entry.page == copy.source_page);
+            let source = sources.find(|entry| is_source(entry, copy.source_page));
             let source = source.expect("the source has the longest common prefix");
             assert_eq!(copy.rows, best);
-            assert_eq!(copy.target_page, answer.page_table[full.len()]);
+            assert_eq!(copy.target_page, next);
+            assert!(!self.can_go_on_in(source, shared + best), "no copy is needed");
             source.id
         });
-        assert!(best > 0 || source.is_none());
-        if source.is_none() && best > 0 {
+        if let Some(tail) = tail {
+            assert!(source.is_none() && self.can_go_on_in(tail, shared + best));
+        } else if source.is_none() && best > 0 {
             let mut sources = best_sources.clone();
-            let without_room = sources.any(|entry| !has_room(Some(entry.id)));
+            let without_room = sources.any(|entry| {
+                !has_room(Some(entry.id)) && !self.can_go_on_in(entry, shared + best)
+            });
             assert!(without_room, "there was room for the copy");
         }
-        assert!(has_room(source), "admitted, and there was no room");
-        let hit_tokens = shared + if source.is_some() { best } else { 0 };
-        assert_eq!(answer.hit_tokens, hit_tokens);
+        let tail = tail.map(|entry| entry.id);
+        let missing = missing - usize::from(tail.is_some());
+        let found = tail.or(source);
         let mut extra = full.clone();
-        extra.extend(source);
+        extra.extend(found);
+        assert!(self.free() + self.unprotected(&extra) >= missing, "there was no room");
+        let hit_tokens = shared + if found.is_some() { best } else { 0 };
+        assert_eq!(answer.hit_tokens, hit_tokens);
         self.make_room(missing, &extra);
         if let Some(id) = source {
             let path = self.entry(id).path.clone();
@@ -215,7 +267,8 @@ impl Model {
         self.counters.hit_tokens += hit_tokens as u64;
         self.counters.miss_tokens += (path.len() - hit_tokens) as u64;
         let mut table: Vec<Place> = full.iter().map(|&id| Place::Entry(id)).collect();
-        let own = answer.page_table[full.len()..].iter();
+        table.extend(tail.map(Place::Entry));
+        let own = answer.page_table[table.len()..].iter();
         table.extend(own.map(|&page| Place::Lease(page)));
         self.holds.push(Some(Hold {
             path,
@@ -223,7 +276,9 @@ impl Model {
             full,
             source,
             hit_tokens,
-            committed: shared,
+            committed: if tail.is_some() { hit_tokens } else { shared },
+            has_committed: false,
+            turn,
         }));
     }
 
@@ -251,6 +306,7 @@ impl Model {
             let first = hold.committed / self.page_size;
             hold.source = None;
             hold.committed = path.len();
+            hold.has_committed = true;
             for index in first..path.len().div_ceil(self.page_size) {
                 let end = path.len().min((index + 1) * self.page_size);
                 self.commit_page(&mut hold, index, &path[..end]);
@@ -291,19 +347,49 @@ impl Model {
         }
     }
 
-    pub fn release(&mut self, lease: usize) {
+    pub fn release(&mut self, lease: usize, number: u64) {
         let Some(hold) = self.holds[lease].take() else {
             return;
         };
-        if let Some(&id) = hold.full.last() {
+        let last = match hold.table.get(hold.full.len()) {
+            Some(&Place::Entry(tail)) => Some(tail),
+            _ => hold.full.last().copied(),
+        };
+        if let Some(id) = last {
             let path = self.entry(id).path.clone();
             self.touch(&path);
-        }
-        if let Some(&Place::Entry(id)) = hold.table.get(hold.full.len()) {
-            let path = self.entry(id).path.clone();
-            self.touch(&path);
+            if hold.has_committed && path.len() == hold.committed {
+                self.add_tip(Tip {
+                    number,
+                    path,
+                    entry: id,
+                    turn: hold.turn,
+                });
+            }
         }
         self.drop_superseded();
+    }
+
+    /// A conversation keeps its newest tip and the one continued to it, a page the newest.
+    fn add_tip(&mut self, tip: Tip) {
+        let is_outdated = |other: &Tip| {
+            let of_conversation = !tip.turn.conversation.is_empty()
+                && other.turn.conversation == tip.turn.conversation;
+            of_conversation && Some(other.number) != tip.turn.continued
+        };
+        self.tips.retain(|other| !is_outdated(other) && other.entry != tip.entry);
+        self.tips.push(tip);
+    }
+
+    /// The path to a tip, if it is known.
+    pub fn tip(&self, number: u64) -> Option<&[Pair]> {
+        let tip = self.live_tips().find(|tip| tip.number == number);
+        tip.map(|tip| &*tip.path)
+    }
+
+    fn live_tips(&self) -> impl Iterator<Item = &Tip> {
+        let lives = |tip: &&Tip| self.entries.iter().any(|entry| entry.id == tip.entry);
+        self.tips.iter().filter(lives)
     }
 
     pub fn clear(&mut self) -> usize {
@@ -321,7 +407,8 @@ impl Model {
             pages_cached: self.entries.len(),
             pages_leased: self.leased(),
             pages_evictable: self.unprotected(&[]),
-            nodes: self.entries.len(),
+            nodes: 0,
+            tips: self.live_tips().count(),
             ..self.counters
         }
     }

@@ -7,7 +7,7 @@ fn malformed_requests_are_refused_and_change_nothing() {
     let mut index = index(4, 4);
     let before = index.stats();
     let mut refusal = |token_ids: &[u32], stretches: &[(&[u8], usize)], reserve| {
-        index.admit(token_ids, stretches, reserve).unwrap_err()
+        ask(&mut index, token_ids, stretches, reserve).unwrap_err()
     };
     let one_short = IndexError::Stretches { tokens: 3 };
     assert_eq!(refusal(&[], &[], 1), IndexError::NoTokens);
@@ -30,7 +30,7 @@ fn malformed_requests_are_refused_and_change_nothing() {
     ));
     assert_eq!(index.stats(), before);
     index.check().unwrap();
-    assert_eq!(index.namespaces.live(), 0);
+    assert_eq!(index.tree.namespaces.live(), 0);
     for (page_size, pages) in [
         (0, 1),
         (1, 0),
@@ -44,27 +44,25 @@ fn malformed_requests_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn commits_that_contradict_the_lease_are_refused_and_change_nothing() {
+fn commits_past_what_is_known_are_refused_and_change_nothing() {
     let mut index = index(4, 8);
     let lease = admit(&mut index, &tokens(6));
     commit(&mut index, lease, &tokens(7));
     let before = index.stats();
-    let mut other = tokens(8);
-    other[6] = 1;
     assert_eq!(
-        index.commit(lease, &other),
-        Err(IndexError::CommitDiffers { position: 6 })
+        index.commit(lease, 8),
+        Err(IndexError::CommitPastTokens {
+            tokens: 8,
+            known: 7
+        })
     );
+    index.append(lease, &[1, 2]).unwrap();
     assert_eq!(
-        index.commit(lease, &tokens(9)),
+        index.commit(lease, 9),
         Err(IndexError::CommitPastRoom {
             tokens: 9,
             reserved: 8
         })
-    );
-    assert_eq!(
-        index.commit(lease, &[1]),
-        Err(IndexError::CommitDiffers { position: 0 })
     );
     // Fewer tokens than before are nothing new.
     commit(&mut index, lease, &tokens(3));
@@ -72,7 +70,9 @@ fn commits_that_contradict_the_lease_are_refused_and_change_nothing() {
     assert_eq!(index.stats(), before);
     release(&mut index, lease);
     release(&mut index, lease);
-    assert_eq!(index.commit(lease, &tokens(1)), Err(IndexError::Released));
+    assert_eq!(index.commit(lease, 1), Err(IndexError::Released));
+    assert_eq!(index.append(lease, &[1]), Err(IndexError::Released));
+    assert_eq!(index.token_ids(lease), Err(IndexError::Released));
     assert_eq!(index.grow(lease, 1), Err(IndexError::Released));
     assert!(index.lease(lease).is_none());
 }
@@ -88,7 +88,7 @@ fn an_admission_that_cannot_be_had_evicts_nothing() {
     assert_eq!(index.grow(running, 25), Ok(false));
     assert_eq!(index.grow(running, usize::MAX), Ok(false));
     assert_eq!(index.stats(), before);
-    assert_eq!(index.namespaces.live(), 1);
+    assert_eq!(index.tree.namespaces.live(), 1);
     assert_eq!(index.grow(running, 24), Ok(true));
     index.check().unwrap();
     assert_eq!(index.stats().pages_cached, 0);
@@ -109,9 +109,9 @@ fn a_reservation_does_not_evict_the_prefix_it_found() {
 fn a_request_that_needs_every_page_gets_them_even_from_its_own_copy_source() {
     let mut index = index(4, 4);
     serve(&mut index, &tokens(6));
-    let lease = index.admit(&tokens(16), &[(ALICE, 16)], 16).unwrap();
-    let lease = lease.unwrap();
-    index.check().unwrap();
+    let mut edited = tokens(16);
+    edited[5] = 7;
+    let lease = admit(&mut index, &edited);
     // The full page is shared; the partial one would have needed a fifth page.
     assert_eq!(hit(&index, lease), 4);
     assert_eq!(copy(&index, lease), None);
@@ -119,10 +119,34 @@ fn a_request_that_needs_every_page_gets_them_even_from_its_own_copy_source() {
 }
 
 #[test]
+fn a_partial_page_is_continued_in_place_by_one_sequence_at_a_time() {
+    let mut index = index(4, 4);
+    serve(&mut index, &tokens(6));
+    let lease = admit(&mut index, &tokens(16));
+    assert_eq!((hit(&index, lease), copy(&index, lease)), (6, None));
+    release(&mut index, lease);
+    // What the first wrote is not known: the second writes over it. The third must not.
+    let second = admit(&mut index, &tokens(8));
+    assert_eq!((hit(&index, second), copy(&index, second)), (6, None));
+    let third = admit(&mut index, &tokens(8));
+    assert_eq!(hit(&index, third), 6);
+    assert_eq!(copy(&index, third).unwrap().source_page, table(&index, second)[1]);
+    commit(&mut index, third, &tokens(8));
+    commit(&mut index, second, &tokens(8));
+    release(&mut index, third);
+    // The second's page is read by it to the end, and it is not the tree's any more.
+    let fourth = admit(&mut index, &tokens(7));
+    assert_ne!(table(&index, fourth)[1], table(&index, second)[1]);
+    release(&mut index, fourth);
+    release(&mut index, second);
+    assert_eq!(index.stats().pages_cached, 2);
+}
+
+#[test]
 fn a_copy_source_stays_until_the_commit() {
     let mut index = index(4, 4);
     serve(&mut index, &tokens(3));
-    let lease = admit(&mut index, &tokens(4));
+    let lease = admit(&mut index, &tokens(3));
     let source = copy(&index, lease).unwrap().source_page;
     assert_eq!(index.stats().pages_evictable, 0);
     assert_eq!(index.clear(), 0);
@@ -156,7 +180,7 @@ fn two_sequences_that_compute_the_same_keep_their_own_pages() {
 #[test]
 fn a_growing_tail_keeps_its_page_while_others_copy_from_it() {
     let mut index = index(4, 8);
-    let writer = index.admit(&tokens(2), &[(ALICE, 2)], 8).unwrap().unwrap();
+    let writer = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8).unwrap().unwrap();
     commit(&mut index, writer, &tokens(2));
     let page = table(&index, writer)[0];
     let reader = admit(&mut index, &[100, 101, 7]);
@@ -174,7 +198,7 @@ fn a_growing_tail_keeps_its_page_while_others_copy_from_it() {
 #[test]
 fn a_tail_that_another_sequence_overtook_is_kept_for_its_writer_and_then_freed() {
     let mut index = index(4, 8);
-    let slow = index.admit(&tokens(2), &[(ALICE, 2)], 8).unwrap().unwrap();
+    let slow = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8).unwrap().unwrap();
     commit(&mut index, slow, &tokens(2));
     let before = table(&index, slow);
     serve(&mut index, &tokens(4));

@@ -51,8 +51,7 @@ fn a_border_is_a_change_of_namespace_and_not_a_way_of_counting() {
 #[test]
 fn an_empty_last_stretch_names_the_namespace_of_the_reply() {
     let mut index = index(4, 64);
-    let lease = index
-        .admit(&tokens(6), &[(PUBLIC, 6), (ALICE, 0)], 12)
+    let lease = ask(&mut index, &tokens(6), &[(PUBLIC, 6), (ALICE, 0)], 12)
         .unwrap()
         .unwrap();
     commit(&mut index, lease, &tokens(10));
@@ -70,8 +69,8 @@ fn namespaces_are_forgotten_with_their_last_page_and_lease() {
         let name = tenant.to_le_bytes();
         serve_in(&mut index, &tokens(3), &[(&name, 3)]);
     }
-    assert!(index.namespaces.live() <= 2);
+    assert!(index.tree.namespaces.live() <= 2);
     index.clear();
     index.check().unwrap();
-    assert_eq!(index.namespaces.live(), 0);
+    assert_eq!(index.tree.namespaces.live(), 0);
 }

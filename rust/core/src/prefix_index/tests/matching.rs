@@ -10,9 +10,7 @@ fn a_repeated_prompt_computes_only_its_last_token() {
         assert_eq!(serve(&mut index, &prompt), 0);
         assert_eq!(serve(&mut index, &prompt), count as usize - 1);
         // The least recently used leaf is the last page of the prompt.
-        let evicted = index.tree.next_evicted().unwrap();
-        let removed = index.tree.remove(evicted);
-        index.take_back(removed);
+        evict_page(&mut index);
         let full_pages_left = (count as usize - 1) / 16 * 16;
         assert_eq!(serve(&mut index, &prompt), full_pages_left);
         assert_eq!(serve(&mut index, &prompt), count as usize - 1);
@@ -55,12 +53,10 @@ fn the_least_recently_used_conversation_goes_first_and_from_its_end() {
     // Using a conversation's beginning keeps the beginning, not its end.
     serve(&mut index, &old[..3]);
     let mut order = Vec::new();
-    while let Some(leaf) = index.tree.next_evicted() {
-        let path = index.tree.path_to(Some(leaf));
-        order.push((index.tree.node(path[0]).key[0].token_id(), path.len()));
-        let removed = index.tree.remove(leaf);
-        index.take_back(removed);
-        index.check().unwrap();
+    while let Some(leaf) = index.tree.evictable.first() {
+        let node = index.tree.node(leaf);
+        order.push((node.run.tokens()[0], node.end()));
+        evict_page(&mut index);
     }
     assert_eq!(order, [(1, 3), (1, 2), (2, 3), (2, 2), (2, 1), (1, 1)]);
 }
@@ -75,9 +71,9 @@ fn ten_thousand_siblings_with_a_common_beginning_are_told_apart() {
         prompt
     };
     for sibling in 0..10_000 {
-        let lease = index.admit(&prompt(sibling), &[(ALICE, 17)], 17).unwrap();
+        let lease = ask(&mut index, &prompt(sibling), &[(ALICE, 17)], 17).unwrap();
         let lease = lease.unwrap();
-        index.commit(lease, &prompt(sibling)[..16]).unwrap();
+        index.commit(lease, 16).unwrap();
         index.release(lease);
     }
     index.check().unwrap();
@@ -95,17 +91,17 @@ fn ten_thousand_siblings_with_a_common_beginning_are_told_apart() {
 #[test]
 fn a_page_that_becomes_a_leaf_was_used_when_the_pages_after_it_were() {
     let mut index = index(2, 9);
+    let (old, new) = ([[1, 1], [1, 1]].concat(), [[1, 1], [3, 3]].concat());
+    serve(&mut index, &old);
     serve(&mut index, &[2, 2]);
-    serve(&mut index, &[1, 1, 1, 1]);
-    // Out of turn, as no eviction does it: the end goes before older leaves.
-    let first = index.tree.children(None).values();
-    let above = first
-        .copied()
-        .find(|&id| !index.tree.children(Some(id)).is_empty());
-    let end = *index.tree.children(above).values().next().unwrap();
-    let removed = index.tree.remove(end);
-    index.take_back(removed);
-    index.check().unwrap();
-    let next = index.tree.next_evicted();
-    assert_ne!(next, above);
+    serve(&mut index, &new);
+    // Out of turn, as no eviction does it: the newest branch goes before older leaves.
+    let above = index.tree.roots.values().copied();
+    let above = above.max_by_key(|&id| index.tree.children(Some(id)).len());
+    for child in index.tree.children(above).clone().into_values() {
+        let page = index.tree.remove_last_page(child);
+        index.pages.give_back(page);
+        index.check().unwrap();
+    }
+    assert_ne!(index.tree.evictable.first(), above);
 }

@@ -5,6 +5,7 @@
 mod accounting;
 mod borders;
 mod matching;
+mod tips;
 
 use super::*;
 
@@ -25,17 +26,44 @@ fn admit_in(
     token_ids: &[u32],
     stretches: &[(&[u8], usize)],
 ) -> Option<LeaseId> {
-    let lease = index.admit(token_ids, stretches, token_ids.len()).unwrap();
+    let lease = ask(index, token_ids, stretches, token_ids.len()).unwrap();
     index.check().unwrap();
     lease
+}
+
+fn ask(
+    index: &mut PrefixIndex,
+    token_ids: &[u32],
+    stretches: &[(&[u8], usize)],
+    reserve_tokens: usize,
+) -> Result<Option<LeaseId>, IndexError> {
+    let prompt = Prompt {
+        token_ids,
+        stretches,
+        ..Prompt::default()
+    };
+    index.admit(&prompt, reserve_tokens)
+}
+
+/// Take out the page that goes first.
+fn evict_page(index: &mut PrefixIndex) {
+    let page = index.tree.evict_page().unwrap();
+    index.pages.give_back(page);
+    index.check().unwrap();
 }
 
 fn admit(index: &mut PrefixIndex, token_ids: &[u32]) -> LeaseId {
     admit_in(index, token_ids, &[(ALICE, token_ids.len())]).unwrap()
 }
 
+/// Commit `token_ids`, from position 0; appends those that are new.
 fn commit(index: &mut PrefixIndex, lease: LeaseId, token_ids: &[u32]) {
-    index.commit(lease, token_ids).unwrap();
+    let known = index.lease(lease).unwrap().tokens();
+    if let Some(new) = token_ids.get(known..) {
+        index.append(lease, new).unwrap();
+    }
+    assert!(index.token_ids(lease).unwrap().starts_with(token_ids));
+    index.commit(lease, token_ids.len()).unwrap();
     index.check().unwrap();
 }
 
@@ -66,5 +94,5 @@ fn copy(index: &PrefixIndex, lease: LeaseId) -> Option<RowCopy> {
 }
 
 fn table(index: &PrefixIndex, lease: LeaseId) -> Vec<PageId> {
-    index.lease(lease).unwrap().page_table().collect()
+    index.lease(lease).unwrap().page_table().to_vec()
 }

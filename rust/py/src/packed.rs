@@ -1,0 +1,26 @@
+//! Arrays of u32 as they cross into Python: packed little-endian bytes.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+const WORD_BYTES: usize = 4;
+
+/// The words of `packed`, the argument `name`; a ValueError when its length is not a multiple of 4.
+pub fn unpack(name: &str, packed: &[u8]) -> PyResult<Vec<u32>> {
+    let (words, rest) = packed.as_chunks::<WORD_BYTES>();
+    if !rest.is_empty() {
+        let text = format!("{name} are not a whole number of u32: {} bytes", packed.len());
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+pub fn pack<'py>(py: Python<'py>, words: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, words.len() * WORD_BYTES, |bytes| {
+        for (chunk, word) in bytes.chunks_exact_mut(WORD_BYTES).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        Ok(())
+    })
+}
