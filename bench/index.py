@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import measure, peers
-from bench.our_cache import CONTINUES, OurIndex
+from bench.our_cache import OurIndex
 from bench.peer_caches import PAGE_SIZE, SglangRadix, VllmBlocks
 from bench.trace import SYSTEM_TOKENS, TURN_TOKENS, PythonTokens, Trace, TurnTokens
 
@@ -29,8 +29,6 @@ def main() -> None:
     site = peers.on_path()
     history = SYSTEM_TOKENS + TURNS_BEFORE * TURN_TOKENS
     print(f"chats of {history} tokens, {TURN_TOKENS} more a turn; best (median), time a turn")
-    if not CONTINUES:
-        print("this build cannot go on from a known node: `known` is the same as `whole`")
     for chats, rounds in ROUNDS.items():
         timings = _measure(site, chats, rounds)
         for way in ("whole", "known"):

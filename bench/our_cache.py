@@ -6,20 +6,15 @@ that the turn before left, with the new tokens alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 from appliance._core import Lease, PrefixIndex
 from bench.trace import SYSTEM_TOKENS, TurnTokens
-
-CONTINUES = hasattr(Lease, "append")
-"""Whether the extension has `admit(after=…)`, `append` and `commit(tokens)`."""
 
 
 class OurIndex:
     """The index, and what a caller remembers of each chat: the node of its last turn."""
 
     def __init__(self, pages: int, page_size: int) -> None:
-        self._index: Any = PrefixIndex(page_size=page_size, pages=pages)
+        self._index = PrefixIndex(page_size=page_size, pages=pages)
         self._nodes: dict[int, int] = {}
 
     def whole(self, turn: TurnTokens) -> int:
@@ -32,22 +27,23 @@ class OurIndex:
     def known(self, turn: TurnTokens) -> int:
         """One turn that goes on from the node of the one before; returns the tokens found."""
         node = self._nodes.get(turn.chat)
-        if node is None or not CONTINUES:
+        if node is None:
             return self.whole(turn)
         new = turn.new
         stretches = [(b"tenant:1", len(new) // 4)]
-        lease = self._index.admit(new, stretches, turn.tokens, after=node)
+        conversation = turn.chat.to_bytes(8)
+        lease = self._index.admit(
+            new, stretches, turn.tokens, after=node, conversation=conversation
+        )
         return self._finish(lease, turn)
 
-    def _finish(self, lease: Any, turn: TurnTokens) -> int:
-        hit: int = lease.hit_tokens
+    def _finish(self, lease: Lease | None, turn: TurnTokens) -> int:
+        assert lease is not None, "there is room for all"
+        hit = lease.hit_tokens
         # The engine reads it once a turn.
         assert lease.page_table
-        if CONTINUES:
-            lease.append(turn.reply)
-            lease.commit(turn.tokens)
-            self._nodes[turn.chat] = lease.node
-        else:
-            lease.commit(turn.prompt + turn.reply)
+        lease.append(turn.reply)
+        lease.commit(turn.tokens)
+        self._nodes[turn.chat] = lease.node
         lease.release()
         return hit

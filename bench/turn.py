@@ -15,7 +15,7 @@ from itertools import count
 
 from appliance._core import StreamDecoder, Tokenizer
 from bench import measure, workload
-from bench.our_cache import CONTINUES, OurIndex
+from bench.our_cache import OurIndex
 from bench.trace import SYSTEM_TOKENS, TURN_TOKENS, Trace, TurnTokens
 
 PAGE_SIZE = 16
@@ -61,8 +61,6 @@ def main() -> None:
     measure.one_core()
     text = Text.load()
     print("one turn through the Python door; best (median), time a turn, turns a second")
-    if not CONTINUES:
-        print("this build cannot go on from a known node: `known` is the same as `whole`")
     _parts(text)
     for chats, rounds in RESIDENT.items():
         for way in ("whole", "known"):

@@ -22,8 +22,8 @@ fn main() {
 
 type Admit = fn(&mut Chats, usize, &[u32], usize) -> Admitted;
 
-fn turns(bencher: Bencher, resident: usize, admit: Admit) {
-    let chats = RefCell::new(Chats::new(resident, HISTORY));
+fn turns(bencher: Bencher, resident: usize, admit: Admit, sends_everything: bool) {
+    let chats = RefCell::new(Chats::new(resident, HISTORY, sends_everything));
     let numbers = RefCell::new(Numbers::new(4));
     let reply = Numbers::new(5).tokens(TURN_TOKENS);
     bencher
@@ -41,10 +41,10 @@ fn turns(bencher: Bencher, resident: usize, admit: Admit) {
 
 #[divan::bench(args = [10, 100, 1_000], sample_count = 200, sample_size = 16)]
 fn whole(bencher: Bencher, resident: usize) {
-    turns(bencher, resident, Chats::admit_whole);
+    turns(bencher, resident, Chats::admit_whole, true);
 }
 
 #[divan::bench(args = [10, 100, 1_000], sample_count = 200, sample_size = 16)]
 fn known(bencher: Bencher, resident: usize) {
-    turns(bencher, resident, Chats::admit_after);
+    turns(bencher, resident, Chats::admit_after, false);
 }

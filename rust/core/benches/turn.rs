@@ -78,7 +78,7 @@ impl Workplace {
 fn whole_turn(bencher: Bencher, resident: usize, history: usize) {
     let mut workplace = Workplace::new();
     let mut numbers = std::mem::replace(&mut workplace.numbers, Numbers::new(0));
-    let chats = RefCell::new(Chats::new(resident, history));
+    let chats = RefCell::new(Chats::new(resident, history, false));
     bencher
         .counter(ItemsCount::new(1usize))
         .with_inputs(|| (chats.borrow_mut().next_chat(), message(&mut numbers)))
@@ -122,7 +122,7 @@ fn part_decode(bencher: Bencher) {
 
 #[divan::bench(args = [10, 10_000], sample_count = 200, sample_size = 16)]
 fn part_index(bencher: Bencher, resident: usize) {
-    let chats = RefCell::new(Chats::new(resident, HISTORY));
+    let chats = RefCell::new(Chats::new(resident, HISTORY, false));
     let numbers = RefCell::new(Numbers::new(2));
     let reply = Numbers::new(3).tokens(REPLY_TOKENS);
     bencher

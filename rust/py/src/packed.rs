@@ -10,7 +10,10 @@ const WORD_BYTES: usize = 4;
 pub fn unpack(name: &str, packed: &[u8]) -> PyResult<Vec<u32>> {
     let (words, rest) = packed.as_chunks::<WORD_BYTES>();
     if !rest.is_empty() {
-        let text = format!("{name} are not a whole number of u32: {} bytes", packed.len());
+        let text = format!(
+            "{name} are not a whole number of u32: {} bytes",
+            packed.len()
+        );
         return Err(PyValueError::new_err(text));
     }
     Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())

@@ -48,8 +48,7 @@ impl PrefixIndex {
     #[new]
     #[pyo3(signature = (*, page_size, pages))]
     fn new(page_size: &Bound<'_, PyAny>, pages: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let index =
-            core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(raised)?;
+        let index = core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(raised)?;
         Ok(Self {
             shared: Arc::new(Mutex::new(index)),
         })

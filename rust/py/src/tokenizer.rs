@@ -144,7 +144,9 @@ impl StreamDecoder {
     }
 
     fn push(&mut self, token_ids: &[u8]) -> PyResult<String> {
-        self.0.push(&unpack("token_ids", token_ids)?).map_err(to_python)
+        self.0
+            .push(&unpack("token_ids", token_ids)?)
+            .map_err(to_python)
     }
 
     fn finish(&mut self) -> String {

@@ -63,7 +63,9 @@ impl PrefixIndex {
         let mut start = self.start(prompt);
         let limit = start.tokens - 1 - start.at.pages * self.page_size;
         let known = start.table.len();
-        let matched = self.tree.find(start.at, &start.path, limit, &mut start.table);
+        let matched = self
+            .tree
+            .find(start.at, &start.path, limit, &mut start.table);
         let missing = reserve_tokens.div_ceil(self.page_size) - matched.at.pages;
         let Some(taken) = self.lock_and_take(matched, missing) else {
             start.table.truncate(known);
@@ -223,7 +225,10 @@ impl PrefixIndex {
         let mut table = start.table;
         let full = matched.at.pages;
         let mut pending = start.path;
-        pending.drop_front((full - start.at.pages) * self.page_size, &mut self.tree.namespaces);
+        pending.drop_front(
+            (full - start.at.pages) * self.page_size,
+            &mut self.tree.namespaces,
+        );
         let shared = full * self.page_size;
         let (mut hit_tokens, mut committed) = (shared, shared);
         if let Some(tail) = taken.tail {

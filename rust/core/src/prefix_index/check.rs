@@ -30,7 +30,9 @@ pub(super) fn check(index: &PrefixIndex) -> Checked {
     let cached = tree.live_nodes().flat_map(|(_, node)| &node.pages);
     index.pages.check(cached.copied().chain(own_pages))?;
 
-    let of_nodes = tree.live_nodes().flat_map(|(_, node)| node.run.namespaces());
+    let of_nodes = tree
+        .live_nodes()
+        .flat_map(|(_, node)| node.run.namespaces());
     let leases = index.leases.values();
     let of_leases = leases.flat_map(|lease| lease.pending.namespaces().chain([lease.reply]));
     tree.namespaces.check(of_nodes.chain(of_leases))
@@ -135,7 +137,7 @@ fn check_locks(index: &PrefixIndex) -> Checked {
             *writers.entry(tree.locks.get(tail.0).node).or_default() += 1;
         }
     }
-    let on_nodes = tree.live_nodes().map(|(_, node)| node.locks.len()).sum();
+    let on_nodes: usize = tree.live_nodes().map(|(_, node)| node.locks.len()).sum();
     ensure!(
         holders.len() == tree.locks.len() && holders.values().all(|&count| count == 1),
         "locks and leases do not belong together one to one"

@@ -62,7 +62,9 @@ impl PrefixIndex {
         let parent = self.tree.node(node).parent;
         match self.tree.covering(parent, &key) {
             Some(other) if rows == self.page_size => {
-                lease.set_aside.extend(lease.lock.map(|lock| (lease.full, lock)));
+                lease
+                    .set_aside
+                    .extend(lease.lock.map(|lock| (lease.full, lock)));
                 lease.has_tail = false;
                 lease.lock = self.tree.lock(Position {
                     node: Some(other),
@@ -81,7 +83,10 @@ impl PrefixIndex {
         let from = self.tree.locked(lease.lock);
         let whole_pages = end / self.page_size - lease.full;
         let limit = whole_pages * self.page_size;
-        let at = self.tree.find(from, &lease.pending, limit, &mut Vec::new()).at;
+        let at = self
+            .tree
+            .find(from, &lease.pending, limit, &mut Vec::new())
+            .at;
         if at.pages > lease.full {
             lease.duplicates.extend(lease.full..at.pages);
             self.move_lock(lease, at);
@@ -108,7 +113,8 @@ impl PrefixIndex {
                 return;
             }
             let pages = &lease.table[lease.full + 1..last];
-            self.tree.extend(node, &lease.pending, known..end - start, pages);
+            self.tree
+                .extend(node, &lease.pending, known..end - start, pages);
             node
         } else {
             if !self.make_place(lease, at, rows) {

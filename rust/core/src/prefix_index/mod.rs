@@ -136,7 +136,8 @@ impl PrefixIndex {
         }
         while self.pages.free() < count {
             let page = self.tree.evict_page();
-            self.pages.give_back(page.expect("evictable pages can be had"));
+            self.pages
+                .give_back(page.expect("evictable pages can be had"));
             self.counters.evicted_pages += 1;
         }
         (0..count).map(|_| self.pages.take()).collect()

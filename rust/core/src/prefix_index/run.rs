@@ -38,15 +38,17 @@ impl Run {
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (NamespaceId, &[u32])> + '_ {
         let first = self.borders.partition_point(|&(end, _)| end <= range.start);
         let mut start = range.start;
-        self.borders[first..].iter().map_while(move |&(end, namespace)| {
-            let end = end.min(range.end);
-            if start >= end {
-                return None;
-            }
-            let piece = &self.tokens[start..end];
-            start = end;
-            Some((namespace, piece))
-        })
+        self.borders[first..]
+            .iter()
+            .map_while(move |&(end, namespace)| {
+                let end = end.min(range.end);
+                if start >= end {
+                    return None;
+                }
+                let piece = &self.tokens[start..end];
+                start = end;
+                Some((namespace, piece))
+            })
     }
 
     /// The pairs of `range`.
@@ -59,10 +61,14 @@ impl Run {
     }
 
     /// How many positions from `from` on equal those of `other` from `other_from` on; at most `limit`.
-    pub(super) fn common(&self, from: usize, other: &Self, other_from: usize, limit: usize) -> usize {
-        let count = limit
-            .min(self.len() - from)
-            .min(other.len() - other_from);
+    pub(super) fn common(
+        &self,
+        from: usize,
+        other: &Self,
+        other_from: usize,
+        limit: usize,
+    ) -> usize {
+        let count = limit.min(self.len() - from).min(other.len() - other_from);
         let mut left = self.pieces(from..from + count);
         let mut right = other.pieces(other_from..other_from + count);
         let mut equal = 0;
@@ -91,7 +97,12 @@ impl Run {
     }
 
     /// Add tokens at the end.
-    pub(super) fn push(&mut self, namespace: NamespaceId, tokens: &[u32], counted: &mut Namespaces) {
+    pub(super) fn push(
+        &mut self,
+        namespace: NamespaceId,
+        tokens: &[u32],
+        counted: &mut Namespaces,
+    ) {
         if tokens.is_empty() {
             return;
         }

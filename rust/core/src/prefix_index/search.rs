@@ -44,7 +44,9 @@ impl Tree {
             {
                 let node = self.node(id);
                 let first = at.pages - node.start;
-                let common = node.run.common(first * page_size, path, matched, limit - matched);
+                let common = node
+                    .run
+                    .common(first * page_size, path, matched, limit - matched);
                 let full = common / page_size;
                 table.extend_from_slice(&node.pages[first..first + full]);
                 at.pages += full;
@@ -121,7 +123,11 @@ impl Tree {
     /// There is at most one, just below `key`: whatever stands between the two begins with its
     /// pairs as well, and an unlocked node that has such a sibling is removed when that sibling
     /// comes or when its last lock goes.
-    pub(super) fn superseded_by(&self, parent: Option<NodeId>, key: &[PathToken]) -> Option<NodeId> {
+    pub(super) fn superseded_by(
+        &self,
+        parent: Option<NodeId>,
+        key: &[PathToken],
+    ) -> Option<NodeId> {
         let children = self.children(parent);
         let mut below = children.range::<[_], _>((Unbounded, Excluded(key)));
         let (last, &id) = below.next_back()?;

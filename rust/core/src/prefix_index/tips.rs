@@ -58,7 +58,10 @@ impl Tips {
         if let Some(conversation) = &tip.conversation
             && self.newest.get(conversation) == Some(&number)
         {
-            match tip.continued.filter(|&before| self.is_of(before, conversation)) {
+            match tip
+                .continued
+                .filter(|&before| self.is_of(before, conversation))
+            {
                 Some(before) => self.newest.insert(Arc::clone(conversation), before),
                 None => self.newest.remove(conversation),
             };

@@ -89,7 +89,9 @@ impl Node {
         if self.protected_children > 0 {
             return self.pages.len();
         }
-        self.locks.last().map_or(0, |&(pages, _)| pages - self.start)
+        self.locks
+            .last()
+            .map_or(0, |&(pages, _)| pages - self.start)
     }
 
     pub(super) fn is_protected(&self) -> bool {
@@ -186,7 +188,10 @@ impl Tree {
 
     /// The pages of the path to a position.
     pub(super) fn page_table(&self, at: Position) -> Vec<PageId> {
-        let mut parts: Vec<&[PageId]> = self.upwards(at.node).map(|id| &*self.node(id).pages).collect();
+        let mut parts: Vec<&[PageId]> = self
+            .upwards(at.node)
+            .map(|id| &*self.node(id).pages)
+            .collect();
         parts.reverse();
         let mut table = parts.concat();
         table.truncate(at.pages);
@@ -195,7 +200,10 @@ impl Tree {
 
     /// The tokens of the path's first `pages` pages, full ones that do not end after `node`.
     pub(super) fn token_ids(&self, node: Option<NodeId>, pages: usize) -> Vec<u32> {
-        let mut parts: Vec<&[u32]> = self.upwards(node).map(|id| self.node(id).run.tokens()).collect();
+        let mut parts: Vec<&[u32]> = self
+            .upwards(node)
+            .map(|id| self.node(id).run.tokens())
+            .collect();
         parts.reverse();
         let mut token_ids = parts.concat();
         token_ids.truncate(pages * self.page_size);
@@ -294,13 +302,7 @@ impl Tree {
     }
 
     /// Add pairs at the end of a childless node: to its partial page, then in `pages`.
-    pub(super) fn extend(
-        &mut self,
-        id: NodeId,
-        run: &Run,
-        range: Range<usize>,
-        pages: &[PageId],
-    ) {
+    pub(super) fn extend(&mut self, id: NodeId, run: &Run, range: Range<usize>, pages: &[PageId]) {
         let page_size = self.page_size;
         let grows_first_page = self.node(id).run.len() < page_size;
         self.update(id, |node, namespaces| {
@@ -395,23 +397,33 @@ impl Tree {
         }
         let (parent, key) = (upper.parent, Arc::clone(&upper.key));
         let replaced = self.children_mut(parent).insert(key, above);
-        assert_eq!(replaced, Some(id), "the upper half stands where the node stood");
+        assert_eq!(
+            replaced,
+            Some(id),
+            "the upper half stands where the node stood"
+        );
         above
     }
 
     /// Take out the last page of a childless node, which nothing protects, and the tips in it.
     pub(super) fn remove_last_page(&mut self, id: NodeId) -> PageId {
         let node = self.node(id);
-        let last_use = node.evictable_since().expect("a page that nothing protects");
+        let last_use = node
+            .evictable_since()
+            .expect("a page that nothing protects");
         let (pages, parent) = (node.end() - 1, node.parent);
         for tip in self.node_mut(id).tips.split_off(&(pages + 1)).into_values() {
             self.tips.forget(tip);
         }
         let page_size = self.page_size;
         let (page, is_empty) = self.update(id, |node, namespaces| {
-            node.run.truncate((pages - node.start) * page_size, namespaces);
+            node.run
+                .truncate((pages - node.start) * page_size, namespaces);
             node.uses.truncate(pages);
-            (node.pages.pop().expect("at least one page"), node.pages.is_empty())
+            (
+                node.pages.pop().expect("at least one page"),
+                node.pages.is_empty(),
+            )
         });
         if is_empty {
             let node = self.nodes.remove(id.0);

@@ -10,7 +10,9 @@ mod model;
 
 use std::collections::HashMap;
 
-use appliance_core::prefix_index::{IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats};
+use appliance_core::prefix_index::{
+    IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats,
+};
 use proptest::prelude::*;
 
 use model::{Answer, Model, Pair, Place, Turn};
@@ -132,7 +134,13 @@ impl World {
     }
 
     /// `after`: the number of a lease whose tip's path `path` begins with, and that path's length.
-    fn admit(&mut self, path: Vec<Pair>, room: usize, conversation: u8, after: Option<(u64, usize)>) {
+    fn admit(
+        &mut self,
+        path: Vec<Pair>,
+        room: usize,
+        conversation: u8,
+        after: Option<(u64, usize)>,
+    ) {
         let new = &path[after.map_or(0, |(_, tokens)| tokens)..];
         let tokens: Vec<u32> = new.iter().map(|pair| pair.1).collect();
         let runs = new.chunk_by(|left, right| left.0 == right.0);
@@ -291,7 +299,9 @@ impl World {
     fn in_world(&self, pairs: Vec<Pair>) -> Vec<Pair> {
         let (namespaces, alphabet) = (self.namespaces, self.alphabet);
         let pairs = pairs.into_iter();
-        pairs.map(|(n, token)| (n % namespaces, token % alphabet)).collect()
+        pairs
+            .map(|(n, token)| (n % namespaces, token % alphabet))
+            .collect()
     }
 
     fn run(&mut self, operation: Operation) {

@@ -239,16 +239,18 @@ impl Model {
             let source = source.expect("the source has the longest common prefix");
             assert_eq!(copy.rows, best);
             assert_eq!(copy.target_page, next);
-            assert!(!self.can_go_on_in(source, shared + best), "no copy is needed");
+            assert!(
+                !self.can_go_on_in(source, shared + best),
+                "no copy is needed"
+            );
             source.id
         });
         if let Some(tail) = tail {
             assert!(source.is_none() && self.can_go_on_in(tail, shared + best));
         } else if source.is_none() && best > 0 {
             let mut sources = best_sources.clone();
-            let without_room = sources.any(|entry| {
-                !has_room(Some(entry.id)) && !self.can_go_on_in(entry, shared + best)
-            });
+            let without_room = sources
+                .any(|entry| !has_room(Some(entry.id)) && !self.can_go_on_in(entry, shared + best));
             assert!(without_room, "there was room for the copy");
         }
         let tail = tail.map(|entry| entry.id);
@@ -256,7 +258,10 @@ impl Model {
         let found = tail.or(source);
         let mut extra = full.clone();
         extra.extend(found);
-        assert!(self.free() + self.unprotected(&extra) >= missing, "there was no room");
+        assert!(
+            self.free() + self.unprotected(&extra) >= missing,
+            "there was no room"
+        );
         let hit_tokens = shared + if found.is_some() { best } else { 0 };
         assert_eq!(answer.hit_tokens, hit_tokens);
         self.make_room(missing, &extra);
@@ -377,7 +382,8 @@ impl Model {
                 && other.turn.conversation == tip.turn.conversation;
             of_conversation && Some(other.number) != tip.turn.continued
         };
-        self.tips.retain(|other| !is_outdated(other) && other.entry != tip.entry);
+        self.tips
+            .retain(|other| !is_outdated(other) && other.entry != tip.entry);
         self.tips.push(tip);
     }
 

@@ -130,7 +130,10 @@ fn a_partial_page_is_continued_in_place_by_one_sequence_at_a_time() {
     assert_eq!((hit(&index, second), copy(&index, second)), (6, None));
     let third = admit(&mut index, &tokens(8));
     assert_eq!(hit(&index, third), 6);
-    assert_eq!(copy(&index, third).unwrap().source_page, table(&index, second)[1]);
+    assert_eq!(
+        copy(&index, third).unwrap().source_page,
+        table(&index, second)[1]
+    );
     commit(&mut index, third, &tokens(8));
     commit(&mut index, second, &tokens(8));
     release(&mut index, third);
@@ -180,7 +183,9 @@ fn two_sequences_that_compute_the_same_keep_their_own_pages() {
 #[test]
 fn a_growing_tail_keeps_its_page_while_others_copy_from_it() {
     let mut index = index(4, 8);
-    let writer = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8).unwrap().unwrap();
+    let writer = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8)
+        .unwrap()
+        .unwrap();
     commit(&mut index, writer, &tokens(2));
     let page = table(&index, writer)[0];
     let reader = admit(&mut index, &[100, 101, 7]);
@@ -198,7 +203,9 @@ fn a_growing_tail_keeps_its_page_while_others_copy_from_it() {
 #[test]
 fn a_tail_that_another_sequence_overtook_is_kept_for_its_writer_and_then_freed() {
     let mut index = index(4, 8);
-    let slow = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8).unwrap().unwrap();
+    let slow = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8)
+        .unwrap()
+        .unwrap();
     commit(&mut index, slow, &tokens(2));
     let before = table(&index, slow);
     serve(&mut index, &tokens(4));

@@ -101,7 +101,10 @@ fn two_sequences_may_go_on_from_one_tip_at_once() {
     let first = go_on(&mut index, tip, &[1, 2, 3], 13).unwrap().unwrap();
     let second = go_on(&mut index, tip, &[1, 2, 4], 13).unwrap().unwrap();
     assert_eq!((hit(&index, first), copy(&index, first)), (10, None));
-    assert_eq!((hit(&index, second), copy(&index, second).unwrap().rows), (10, 2));
+    assert_eq!(
+        (hit(&index, second), copy(&index, second).unwrap().rows),
+        (10, 2)
+    );
     assert_eq!(table(&index, first)[..2], table(&index, second)[..2]);
     assert_ne!(table(&index, first)[2], table(&index, second)[2]);
     index.commit(first, 13).unwrap();
@@ -120,9 +123,15 @@ fn a_tip_is_gone_when_its_last_page_is() {
     serve(&mut index, &[1; 8]);
     assert_eq!(known(&index, tip), None);
     assert_eq!(index.stats().pages_evictable, 4);
-    assert_eq!(go_on(&mut index, tip, &[5], 10), Err(IndexError::UnknownNode));
+    assert_eq!(
+        go_on(&mut index, tip, &[5], 10),
+        Err(IndexError::UnknownNode)
+    );
     assert_eq!(serve(&mut index, &tokens(9)), 8);
-    assert_eq!(go_on(&mut index, tip, &[5], 10), Err(IndexError::UnknownNode));
+    assert_eq!(
+        go_on(&mut index, tip, &[5], 10),
+        Err(IndexError::UnknownNode)
+    );
 }
 
 #[test]
@@ -135,7 +144,10 @@ fn a_conversation_keeps_its_newest_tip_and_the_one_before_it() {
     assert_eq!(known(&index, second), None);
     let third = turn(&mut index, swipe, &[2; 5]);
     assert_eq!(known(&index, first), None);
-    assert_eq!((known(&index, swipe), known(&index, third)), (Some(10), Some(15)));
+    assert_eq!(
+        (known(&index, swipe), known(&index, third)),
+        (Some(10), Some(15))
+    );
     // A turn that sends everything ends the chain.
     first_turn(&mut index, &[3; 3]);
     assert_eq!(index.stats().tips, 1);
@@ -154,7 +166,11 @@ fn a_page_has_one_tip_and_a_request_of_no_conversation_leaves_one_too() {
     let known: Vec<usize> = tips.iter().filter_map(|&tip| known(&index, tip)).collect();
     assert_eq!(known, [4, 8, 9]);
     assert_eq!(index.stats().tips, 3);
-    let tables = index.tree.tips.iter().filter(|(_, tip)| tip.table.is_some());
+    let tables = index
+        .tree
+        .tips
+        .iter()
+        .filter(|(_, tip)| tip.table.is_some());
     assert_eq!(tables.count(), 1, "only the last one has its page table");
     let middle = go_on(&mut index, tips[7], &[1, 2], 10).unwrap().unwrap();
     let whole = admit(&mut index, &tokens(9));
@@ -206,12 +222,18 @@ fn a_branch_keeps_the_locks_and_tips_on_both_sides_of_it() {
     other[5] = 7;
     serve(&mut index, &other);
     assert!(index.stats().nodes >= 3);
-    assert_eq!((known(&index, tip), known(&index, long)), (Some(4), Some(13)));
+    assert_eq!(
+        (known(&index, tip), known(&index, long)),
+        (Some(4), Some(13))
+    );
     let protected = index.stats();
     assert_eq!(protected.pages_cached - protected.pages_evictable, 7);
     release(&mut index, whole);
     // The reader holds two pages, and the rows it copies from the third.
-    assert_eq!(index.stats().pages_cached - index.stats().pages_evictable, 2 + usize::from(copy(&index, reader).is_some()));
+    assert_eq!(
+        index.stats().pages_cached - index.stats().pages_evictable,
+        2 + usize::from(copy(&index, reader).is_some())
+    );
     release(&mut index, reader);
     turn(&mut index, long, &[1, 2]);
 }
