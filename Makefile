@@ -5,7 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUST := $(shell find rust -name '*.rs' -o -name '*.toml' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help install demo test lint bench clean
+# Without a server, from the cheapest on; `attention` last, because it uses every core.
+BENCHES := encode prompt index turn attention
+FUZZ_TARGETS := index_operations load_dump stream_decoder
+FUZZ_SECONDS := 300
+# Where the nightly toolchain's own target folder is, so that its builds and ours do not undo each other.
+NIGHTLY := target/nightly
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
+.PHONY: help install demo test nightly lint bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -34,6 +42,13 @@ test: install ## run every test
 	cargo test --workspace --locked --profile optimized-test
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
+nightly: ## what takes hours: a million index operations, fuzzing, AddressSanitizer
+	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --profile optimized-test --test prefix_index
+	set -e; for name in $(FUZZ_TARGETS); do \
+		cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir $(NIGHTLY) $$name -- -max_total_time=$(FUZZ_SECONDS); done
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-core --lib --locked --profile optimized-test \
+		--target $(HOST) --target-dir $(NIGHTLY) attention
+
 lint: install ## formatters, linters and type checkers
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -42,7 +57,10 @@ lint: install ## formatters, linters and type checkers
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest appliance._core
 
-bench: install ## measure the running demo (bench/RESULTS.md keeps the figures)
+bench: install ## measure, beside the peers' own code; the last figure needs a running demo
+	$(BIN)/python -m bench.peers
+	set -e; for name in $(BENCHES); do $(BIN)/python -m bench.$$name; done
+	cargo bench -p appliance-core --locked --bench turn --bench index
 	$(BIN)/python -m bench.first_token
 
 clean: ## remove what install and test made

@@ -15,6 +15,7 @@ import time
 import urllib.request
 from datetime import UTC, datetime
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 ROUNDS = 5
 TURNS_BEFORE = 19
@@ -65,8 +66,14 @@ def first_token(url: str, model: str, messages: list[dict[str, str]]) -> tuple[f
 def main() -> None:
     """Measure against the server whose address is the first argument."""
     url = sys.argv[1].rstrip("/") if len(sys.argv) > 1 else "http://127.0.0.1:8400"
-    with urllib.request.urlopen(f"{url}/v1/models") as response:
-        model = json.load(response)["data"][0]["id"]
+    try:
+        with urllib.request.urlopen(f"{url}/v1/models") as response:
+            model = json.load(response)["data"][0]["id"]
+    except HTTPError:
+        raise
+    except URLError as error:
+        print(f"first token: not measured, no server at {url} (make demo): {error.reason}")
+        return
     cached, uncached = [], []
     stamp = time.time_ns()
     first_token(url, model, history("warm"))
