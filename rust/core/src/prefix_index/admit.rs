@@ -23,6 +23,10 @@ pub struct Prompt<'a> {
     pub after: Option<u64>,
     /// Whose turn it is, for the tip that it leaves; empty for none.
     pub conversation: &'a [u8],
+    /// Pages of a higher priority are evicted later: one step outlives `PRIORITY_USES` later uses.
+    pub priority: u8,
+    /// Whether this goes on with a sequence that was preempted: what it finds and lacks is counted apart.
+    pub resumes: bool,
 }
 
 /// What an admission starts from.
@@ -73,8 +77,15 @@ impl PrefixIndex {
             return Ok(None);
         };
         let lease = self.new_lease(prompt, start, matched, taken);
-        self.counters.hit_tokens += lease.hit_tokens as u64;
-        self.counters.miss_tokens += (lease.prompt_tokens - lease.hit_tokens) as u64;
+        let hit = lease.hit_tokens as u64;
+        let miss = (lease.prompt_tokens - lease.hit_tokens) as u64;
+        if prompt.resumes {
+            self.counters.resumed_tokens += hit;
+            self.counters.recomputed_tokens += miss;
+        } else {
+            self.counters.hit_tokens += hit;
+            self.counters.miss_tokens += miss;
+        }
         let id = self.lease_count;
         self.lease_count += 1;
         self.leases.insert(id, lease);
@@ -247,7 +258,8 @@ impl PrefixIndex {
                 rows: partial.rows,
             };
             // The shared path is touched at release; the lock on the source ends before that.
-            self.tree.touch(self.tree.locked(Some(lock)));
+            self.tree
+                .touch(self.tree.locked(Some(lock)), prompt.priority);
             hit_tokens += partial.rows;
             (lock, copy)
         });
@@ -270,6 +282,7 @@ impl PrefixIndex {
             has_committed: false,
             conversation: (!conversation.is_empty()).then(|| conversation.into()),
             continued: prompt.after,
+            priority: prompt.priority,
         }
     }
 }

@@ -74,6 +74,7 @@ impl Tree {
             children: Children::new(),
             locks: BTreeSet::new(),
             protected_children: 0,
+            tipped_children: 0,
             uses: Uses::default(),
             tips: BTreeMap::new(),
             has_writer: false,
@@ -112,16 +113,18 @@ impl Tree {
             children: Children::from([(lower_key, id)]),
             locks: std::mem::replace(&mut node.locks, lower_locks),
             protected_children: 0,
+            tipped_children: 0,
             uses: std::mem::replace(&mut node.uses, lower_uses),
             tips: std::mem::replace(&mut node.tips, lower_tips),
             has_writer: false,
         };
         node.start = pages;
-        let protected = usize::from(node.is_protected());
+        let (protected, tipped) = (node.is_protected(), node.is_tipped());
         let above = NodeId(self.nodes.insert(upper));
         self.node_mut(id).parent = Some(above);
         let upper = self.nodes.get_mut(above.0);
-        upper.protected_children = protected;
+        upper.protected_children = usize::from(protected);
+        upper.tipped_children = usize::from(tipped);
         for &(_, lock) in &upper.locks {
             self.locks.get_mut(lock.0).node = above;
         }
@@ -151,7 +154,8 @@ impl Tree {
             .evictable_since()
             .expect("a page that nothing protects");
         let (pages, parent) = (node.end() - 1, node.parent);
-        for tip in self.node_mut(id).tips.split_off(&(pages + 1)).into_values() {
+        let gone = self.update(id, |node, _| node.tips.split_off(&(pages + 1)));
+        for tip in gone.into_values() {
             self.tips.forget(tip);
         }
         let page_size = self.page_size;
