@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod control_guard;
 pub mod memo;
+pub mod page_keys;
 pub mod prefix_index;
 pub mod stop_strings;
 pub mod stream_decoder;

@@ -30,16 +30,16 @@ pub struct Prompt<'a> {
 }
 
 /// What an admission starts from.
-struct Start {
+pub(super) struct Start {
     /// The end of the full pages known before.
-    at: Position,
+    pub(super) at: Position,
     /// Those pages.
-    table: Vec<PageId>,
+    pub(super) table: Vec<PageId>,
     /// The path from there on.
-    path: Run,
+    pub(super) path: Run,
     /// All of the prompt's tokens.
-    tokens: usize,
-    reply: NamespaceId,
+    pub(super) tokens: usize,
+    pub(super) reply: NamespaceId,
 }
 
 /// What locks and pages an admission got.
@@ -92,7 +92,11 @@ impl PrefixIndex {
         Ok(Some(LeaseId(id)))
     }
 
-    fn check_request(&self, prompt: &Prompt<'_>, reserve_tokens: usize) -> Result<(), IndexError> {
+    pub(super) fn check_request(
+        &self,
+        prompt: &Prompt<'_>,
+        reserve_tokens: usize,
+    ) -> Result<(), IndexError> {
         let before = match prompt.after {
             Some(after) => self.node_tokens(after).ok_or(IndexError::UnknownNode)?,
             None => 0,
@@ -123,7 +127,7 @@ impl PrefixIndex {
     }
 
     /// The path and the pages to begin with: nothing, or those of the tip.
-    fn start(&mut self, prompt: &Prompt<'_>) -> Start {
+    pub(super) fn start(&mut self, prompt: &Prompt<'_>) -> Start {
         let (at, table, before, mut path) = match prompt.after {
             Some(after) => self.start_at_tip(after, prompt.token_ids.len()),
             None => (Position::ROOT, Vec::new(), 0, Run::default()),

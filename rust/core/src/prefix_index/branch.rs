@@ -9,7 +9,7 @@ use super::evict::Uses;
 use super::locks::LockId;
 use super::pages::PageId;
 use super::run::Run;
-use super::tree::{Children, Node, NodeId, PageKey, Position, Tree};
+use super::tree::{Children, FirstPage, Node, NodeId, Position, Tree};
 
 impl Tree {
     /// Put `pages` with the pairs `range` of `run` below a position where the tree has no page that begins
@@ -42,10 +42,11 @@ impl Tree {
             node.run.append(run, range, namespaces);
             node.pages.extend_from_slice(pages);
         });
+        self.add_page_keys(id);
         if grows_first_page {
             let node = self.node(id);
             let parent = node.parent;
-            let key: PageKey = node.run.pairs(0..page_size.min(node.run.len())).into();
+            let key: FirstPage = node.run.pairs(0..page_size.min(node.run.len())).into();
             let old = std::mem::replace(&mut self.node_mut(id).key, Arc::clone(&key));
             let siblings = self.children_mut(parent);
             siblings.remove(&old);
@@ -64,12 +65,13 @@ impl Tree {
     ) -> NodeId {
         let mut own = Run::default();
         own.append(run, range, &mut self.namespaces);
-        let key: PageKey = own.pairs(0..self.page_size.min(own.len())).into();
+        let key: FirstPage = own.pairs(0..self.page_size.min(own.len())).into();
         let node = Node {
             parent,
             start,
             run: own,
             pages: pages.to_vec(),
+            page_keys: Vec::new(),
             key: Arc::clone(&key),
             children: Children::new(),
             locks: BTreeSet::new(),
@@ -89,7 +91,25 @@ impl Tree {
         };
         assert!(replaced.is_none(), "two nodes with one key");
         self.list(id);
+        self.add_page_keys(id);
         id
+    }
+
+    /// Find the keys of the pages that have become full.
+    fn add_page_keys(&mut self, id: NodeId) {
+        let node = self.node(id);
+        let known = node.page_keys.len();
+        let mut key = match node.page_keys.last() {
+            Some(last) => *last,
+            None => self.key_above(node),
+        };
+        let full = node.run.len() / self.page_size;
+        let mut new = Vec::with_capacity(full - known);
+        for page in known..full {
+            key = self.key_of(&key, &node.run, page);
+            new.push(key);
+        }
+        self.node_mut(id).page_keys.extend(new);
     }
 
     /// Cut a node after the first `pages` pages of the path. The lower half keeps its identity; the upper one
@@ -100,7 +120,8 @@ impl Tree {
         let count = pages - node.start;
         let lower_run = node.run.split_off(count * page_size, &mut self.namespaces);
         let lower_pages = node.pages.split_off(count);
-        let lower_key: PageKey = lower_run.pairs(0..page_size.min(lower_run.len())).into();
+        let lower_keys = node.page_keys.split_off(count);
+        let lower_key: FirstPage = lower_run.pairs(0..page_size.min(lower_run.len())).into();
         let lower_locks = node.locks.split_off(&(pages + 1, LockId::FIRST));
         let lower_tips = node.tips.split_off(&(pages + 1));
         let lower_uses = node.uses.split_off(pages);
@@ -109,6 +130,7 @@ impl Tree {
             start: node.start,
             run: std::mem::replace(&mut node.run, lower_run),
             pages: std::mem::replace(&mut node.pages, lower_pages),
+            page_keys: std::mem::replace(&mut node.page_keys, lower_keys),
             key: std::mem::replace(&mut node.key, Arc::clone(&lower_key)),
             children: Children::from([(lower_key, id)]),
             locks: std::mem::replace(&mut node.locks, lower_locks),
@@ -144,6 +166,11 @@ impl Tree {
     /// Take out the page to evict next.
     pub(super) fn evict_page(&mut self) -> Option<PageId> {
         let leaf = self.evictable.first()?;
+        let node = self.node(leaf);
+        let last = node.pages.len() - 1;
+        if let Some(&key) = node.page_keys.get(last) {
+            self.evicted.remember(&key);
+        }
         Some(self.remove_last_page(leaf))
     }
 
@@ -163,6 +190,7 @@ impl Tree {
             node.run
                 .truncate((pages - node.start) * page_size, namespaces);
             node.uses.truncate(pages);
+            node.page_keys.truncate(pages - node.start);
             (
                 node.pages.pop().expect("at least one page"),
                 node.pages.is_empty(),

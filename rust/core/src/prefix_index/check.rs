@@ -107,6 +107,15 @@ fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
         *node.run.pairs(0..page_size.min(node.run.len())) == *node.key,
         "{id:?} has not the key of its first page"
     );
+    let mut key = tree.key_above(node);
+    let full = (0..node.run.len() / page_size).map(|page| {
+        key = tree.key_of(&key, &node.run, page);
+        key
+    });
+    ensure!(
+        full.eq(node.page_keys.iter().copied()),
+        "{id:?} has the page keys of others"
+    );
     let is_partial = !node.run.len().is_multiple_of(page_size);
     ensure!(
         !is_partial || node.children.is_empty(),

@@ -14,6 +14,8 @@ mod branch;
 mod check;
 mod commit;
 mod evict;
+mod evicted;
+mod explain;
 mod lease;
 mod locks;
 mod namespace;
@@ -35,6 +37,7 @@ use thiserror::Error;
 
 pub use admit::Prompt;
 pub use evict::PRIORITY_USES;
+pub use explain::{CONTEXT_TOKENS, Cause, Difference, Explanation};
 pub use lease::{Lease, LeaseId, RowCopy};
 pub use pages::PageId;
 
@@ -133,6 +136,7 @@ impl PrefixIndex {
     pub fn new(page_size: usize, pages: usize) -> Result<Self, IndexError> {
         // A slot is page * page_size + row in u32.
         let slots = page_size.checked_mul(pages).ok_or(IndexError::Shape)?;
+        let rows = u32::try_from(page_size).map_err(|_| IndexError::Shape)?;
         let total = u32::try_from(pages).map_err(|_| IndexError::Shape)?;
         if slots == 0 || slots as u64 > 1 << 32 {
             return Err(IndexError::Shape);
@@ -140,7 +144,7 @@ impl PrefixIndex {
         Ok(Self {
             page_size,
             pages: PagePool::new(total),
-            tree: Tree::new(page_size),
+            tree: Tree::new(rows),
             leases: HashMap::new(),
             lease_count: 0,
             pins: Pins::default(),

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
+use crate::page_keys::{PageKey, next_key, root_key};
+
 use super::evict::{EvictableLeaves, Tick, Uses, used_at};
+use super::evicted::Evicted;
 use super::locks::{LockId, Locks};
 use super::namespace::{Namespaces, PathToken};
 use super::pages::PageId;
@@ -14,13 +17,13 @@ use super::slab::Slab;
 use super::tips::Tips;
 
 /// The pairs of a node's first page, at least one and at most `page_size`.
-pub(super) type PageKey = Arc<[PathToken]>;
+pub(super) type FirstPage = Arc<[PathToken]>;
 
 /// Children in lexicographic order of their first pages.
 ///
 /// In this order the keys that share a prefix with a given one stand together, and nearer means
 /// longer: the child with the longest common prefix is the first at or above it or the last below.
-pub(super) type Children = BTreeMap<PageKey, NodeId>;
+pub(super) type Children = BTreeMap<FirstPage, NodeId>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(pub(super) u32);
@@ -52,7 +55,9 @@ pub(super) struct Node {
     pub(super) run: Run,
     /// At least one.
     pub(super) pages: Vec<PageId>,
-    pub(super) key: PageKey,
+    /// The keys of its full pages.
+    pub(super) page_keys: Vec<PageKey>,
+    pub(super) key: FirstPage,
     pub(super) children: Children,
     /// The locks on this node and how many pages of the path each protects.
     pub(super) locks: BTreeSet<(usize, LockId)>,
@@ -113,6 +118,7 @@ impl Node {
 
 pub(super) struct Tree {
     pub(super) page_size: usize,
+    root_key: PageKey,
     pub(super) nodes: Slab<Node>,
     pub(super) roots: Children,
     pub(super) evictable: EvictableLeaves,
@@ -120,21 +126,24 @@ pub(super) struct Tree {
     pub(super) pages: usize,
     protected: usize,
     touches: u64,
+    pub(super) evicted: Evicted,
     pub(super) locks: Locks,
     pub(super) tips: Tips,
     pub(super) namespaces: Namespaces,
 }
 
 impl Tree {
-    pub(super) fn new(page_size: usize) -> Self {
+    pub(super) fn new(page_size: u32) -> Self {
         Self {
-            page_size,
+            page_size: page_size as usize,
+            root_key: root_key(page_size),
             nodes: Slab::default(),
             roots: Children::default(),
             evictable: EvictableLeaves::default(),
             pages: 0,
             protected: 0,
             touches: 0,
+            evicted: Evicted::default(),
             locks: Locks::default(),
             tips: Tips::default(),
             namespaces: Namespaces::default(),
@@ -214,6 +223,28 @@ impl Tree {
         let mut token_ids = parts.concat();
         token_ids.truncate(pages * self.page_size);
         token_ids
+    }
+
+    pub(super) fn root_key(&self) -> PageKey {
+        self.root_key
+    }
+
+    /// The key of the page before a node's first.
+    pub(super) fn key_above(&self, node: &Node) -> PageKey {
+        let above = node
+            .parent
+            .and_then(|parent| self.node(parent).page_keys.last());
+        above.copied().unwrap_or(self.root_key)
+    }
+
+    /// The key of a full page of a node, after the page with the key `above`.
+    pub(super) fn key_of(&self, above: &PageKey, run: &Run, page: usize) -> PageKey {
+        let rows = page * self.page_size..(page + 1) * self.page_size;
+        let pieces = run.pieces(rows);
+        next_key(
+            above,
+            pieces.map(|(namespace, tokens)| (self.namespaces.bytes(namespace), tokens)),
+        )
     }
 
     /// Change a node, and keep what is counted and listed of it and of those above right.

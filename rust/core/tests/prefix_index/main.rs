@@ -127,7 +127,9 @@ impl World {
             page_size,
             namespaces,
             alphabet,
-            index: PrefixIndex::new(page_size, pages).unwrap().with_pins(pages / 2),
+            index: PrefixIndex::new(page_size, pages)
+                .unwrap()
+                .with_pins(pages / 2),
             model: Model::new(page_size, pages, pages / 2),
             sequences: Vec::new(),
             device: HashMap::new(),

@@ -410,8 +410,9 @@ impl Model {
                 && other.turn.conversation == tip.turn.conversation;
             of_conversation && Some(other.number) != tip.turn.continued
         };
-        let (outdated, mut kept): (Vec<Tip>, Vec<Tip>) =
-            std::mem::take(&mut self.tips).into_iter().partition(is_outdated);
+        let (outdated, mut kept): (Vec<Tip>, Vec<Tip>) = std::mem::take(&mut self.tips)
+            .into_iter()
+            .partition(is_outdated);
         kept.retain(|other| other.entry != tip.entry);
         kept.push(tip);
         self.tips = kept;
@@ -422,9 +423,8 @@ impl Model {
 
     /// Where a conversation went before goes first, but for what a tip or a lock is on.
     fn supersede(&mut self, old: &Tip) {
-        let is_on = |tip: &Tip, entry: &Entry| {
-            tip.entry == entry.id || tip.path.starts_with(&entry.path)
-        };
+        let is_on =
+            |tip: &Tip, entry: &Entry| tip.entry == entry.id || tip.path.starts_with(&entry.path);
         if !self.entries.iter().any(|entry| entry.id == old.entry) {
             return;
         }
