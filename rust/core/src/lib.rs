@@ -4,6 +4,7 @@ pub mod attention;
 pub mod byte_bpe;
 pub mod control_guard;
 pub mod memo;
+pub mod page_keys;
 pub mod prefix_index;
 pub mod prompt;
 pub mod stop_strings;

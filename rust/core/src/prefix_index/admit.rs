@@ -23,19 +23,23 @@ pub struct Prompt<'a> {
     pub after: Option<u64>,
     /// Whose turn it is, for the tip that it leaves; empty for none.
     pub conversation: &'a [u8],
+    /// Pages of a higher priority are evicted later: one step outlives `PRIORITY_USES` later uses.
+    pub priority: u8,
+    /// Whether this goes on with a sequence that was preempted: what it finds and lacks is counted apart.
+    pub resumes: bool,
 }
 
 /// What an admission starts from.
-struct Start {
+pub(super) struct Start {
     /// The end of the full pages known before.
-    at: Position,
+    pub(super) at: Position,
     /// Those pages.
-    table: Vec<PageId>,
+    pub(super) table: Vec<PageId>,
     /// The path from there on.
-    path: Run,
+    pub(super) path: Run,
     /// All of the prompt's tokens.
-    tokens: usize,
-    reply: NamespaceId,
+    pub(super) tokens: usize,
+    pub(super) reply: NamespaceId,
 }
 
 /// What locks and pages an admission got.
@@ -73,15 +77,26 @@ impl PrefixIndex {
             return Ok(None);
         };
         let lease = self.new_lease(prompt, start, matched, taken);
-        self.counters.hit_tokens += lease.hit_tokens as u64;
-        self.counters.miss_tokens += (lease.prompt_tokens - lease.hit_tokens) as u64;
+        let hit = lease.hit_tokens as u64;
+        let miss = (lease.prompt_tokens - lease.hit_tokens) as u64;
+        if prompt.resumes {
+            self.counters.resumed_tokens += hit;
+            self.counters.recomputed_tokens += miss;
+        } else {
+            self.counters.hit_tokens += hit;
+            self.counters.miss_tokens += miss;
+        }
         let id = self.lease_count;
         self.lease_count += 1;
         self.leases.insert(id, lease);
         Ok(Some(LeaseId(id)))
     }
 
-    fn check_request(&self, prompt: &Prompt<'_>, reserve_tokens: usize) -> Result<(), IndexError> {
+    pub(super) fn check_request(
+        &self,
+        prompt: &Prompt<'_>,
+        reserve_tokens: usize,
+    ) -> Result<(), IndexError> {
         let before = match prompt.after {
             Some(after) => self.node_tokens(after).ok_or(IndexError::UnknownNode)?,
             None => 0,
@@ -112,7 +127,7 @@ impl PrefixIndex {
     }
 
     /// The path and the pages to begin with: nothing, or those of the tip.
-    fn start(&mut self, prompt: &Prompt<'_>) -> Start {
+    pub(super) fn start(&mut self, prompt: &Prompt<'_>) -> Start {
         let (at, table, before, mut path) = match prompt.after {
             Some(after) => self.start_at_tip(after, prompt.token_ids.len()),
             None => (Position::ROOT, Vec::new(), 0, Run::default()),
@@ -247,7 +262,8 @@ impl PrefixIndex {
                 rows: partial.rows,
             };
             // The shared path is touched at release; the lock on the source ends before that.
-            self.tree.touch(self.tree.locked(Some(lock)));
+            self.tree
+                .touch(self.tree.locked(Some(lock)), prompt.priority);
             hit_tokens += partial.rows;
             (lock, copy)
         });
@@ -270,6 +286,7 @@ impl PrefixIndex {
             has_committed: false,
             conversation: (!conversation.is_empty()).then(|| conversation.into()),
             continued: prompt.after,
+            priority: prompt.priority,
         }
     }
 }

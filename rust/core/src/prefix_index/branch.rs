@@ -9,7 +9,7 @@ use super::evict::Uses;
 use super::locks::LockId;
 use super::pages::PageId;
 use super::run::Run;
-use super::tree::{Children, Node, NodeId, PageKey, Position, Tree};
+use super::tree::{Children, FirstPage, Node, NodeId, Position, Tree};
 
 impl Tree {
     /// Put `pages` with the pairs `range` of `run` below a position where the tree has no page that begins
@@ -42,10 +42,11 @@ impl Tree {
             node.run.append(run, range, namespaces);
             node.pages.extend_from_slice(pages);
         });
+        self.add_page_keys(id);
         if grows_first_page {
             let node = self.node(id);
             let parent = node.parent;
-            let key: PageKey = node.run.pairs(0..page_size.min(node.run.len())).into();
+            let key: FirstPage = node.run.pairs(0..page_size.min(node.run.len())).into();
             let old = std::mem::replace(&mut self.node_mut(id).key, Arc::clone(&key));
             let siblings = self.children_mut(parent);
             siblings.remove(&old);
@@ -64,16 +65,18 @@ impl Tree {
     ) -> NodeId {
         let mut own = Run::default();
         own.append(run, range, &mut self.namespaces);
-        let key: PageKey = own.pairs(0..self.page_size.min(own.len())).into();
+        let key: FirstPage = own.pairs(0..self.page_size.min(own.len())).into();
         let node = Node {
             parent,
             start,
             run: own,
             pages: pages.to_vec(),
+            page_keys: Vec::new(),
             key: Arc::clone(&key),
             children: Children::new(),
             locks: BTreeSet::new(),
             protected_children: 0,
+            tipped_children: 0,
             uses: Uses::default(),
             tips: BTreeMap::new(),
             has_writer: false,
@@ -88,7 +91,25 @@ impl Tree {
         };
         assert!(replaced.is_none(), "two nodes with one key");
         self.list(id);
+        self.add_page_keys(id);
         id
+    }
+
+    /// Find the keys of the pages that have become full.
+    fn add_page_keys(&mut self, id: NodeId) {
+        let node = self.node(id);
+        let known = node.page_keys.len();
+        let mut key = match node.page_keys.last() {
+            Some(last) => *last,
+            None => self.key_above(node),
+        };
+        let full = node.run.len() / self.page_size;
+        let mut new = Vec::with_capacity(full - known);
+        for page in known..full {
+            key = self.key_of(&key, &node.run, page);
+            new.push(key);
+        }
+        self.node_mut(id).page_keys.extend(new);
     }
 
     /// Cut a node after the first `pages` pages of the path. The lower half keeps its identity; the upper one
@@ -99,7 +120,8 @@ impl Tree {
         let count = pages - node.start;
         let lower_run = node.run.split_off(count * page_size, &mut self.namespaces);
         let lower_pages = node.pages.split_off(count);
-        let lower_key: PageKey = lower_run.pairs(0..page_size.min(lower_run.len())).into();
+        let lower_keys = node.page_keys.split_off(count);
+        let lower_key: FirstPage = lower_run.pairs(0..page_size.min(lower_run.len())).into();
         let lower_locks = node.locks.split_off(&(pages + 1, LockId::FIRST));
         let lower_tips = node.tips.split_off(&(pages + 1));
         let lower_uses = node.uses.split_off(pages);
@@ -108,20 +130,23 @@ impl Tree {
             start: node.start,
             run: std::mem::replace(&mut node.run, lower_run),
             pages: std::mem::replace(&mut node.pages, lower_pages),
+            page_keys: std::mem::replace(&mut node.page_keys, lower_keys),
             key: std::mem::replace(&mut node.key, Arc::clone(&lower_key)),
             children: Children::from([(lower_key, id)]),
             locks: std::mem::replace(&mut node.locks, lower_locks),
             protected_children: 0,
+            tipped_children: 0,
             uses: std::mem::replace(&mut node.uses, lower_uses),
             tips: std::mem::replace(&mut node.tips, lower_tips),
             has_writer: false,
         };
         node.start = pages;
-        let protected = usize::from(node.is_protected());
+        let (protected, tipped) = (node.is_protected(), node.is_tipped());
         let above = NodeId(self.nodes.insert(upper));
         self.node_mut(id).parent = Some(above);
         let upper = self.nodes.get_mut(above.0);
-        upper.protected_children = protected;
+        upper.protected_children = usize::from(protected);
+        upper.tipped_children = usize::from(tipped);
         for &(_, lock) in &upper.locks {
             self.locks.get_mut(lock.0).node = above;
         }
@@ -141,6 +166,11 @@ impl Tree {
     /// Take out the page to evict next.
     pub(super) fn evict_page(&mut self) -> Option<PageId> {
         let leaf = self.evictable.first()?;
+        let node = self.node(leaf);
+        let last = node.pages.len() - 1;
+        if let Some(&key) = node.page_keys.get(last) {
+            self.evicted.remember(&key);
+        }
         Some(self.remove_last_page(leaf))
     }
 
@@ -151,7 +181,8 @@ impl Tree {
             .evictable_since()
             .expect("a page that nothing protects");
         let (pages, parent) = (node.end() - 1, node.parent);
-        for tip in self.node_mut(id).tips.split_off(&(pages + 1)).into_values() {
+        let gone = self.update(id, |node, _| node.tips.split_off(&(pages + 1)));
+        for tip in gone.into_values() {
             self.tips.forget(tip);
         }
         let page_size = self.page_size;
@@ -159,6 +190,7 @@ impl Tree {
             node.run
                 .truncate((pages - node.start) * page_size, namespaces);
             node.uses.truncate(pages);
+            node.page_keys.truncate(pages - node.start);
             (
                 node.pages.pop().expect("at least one page"),
                 node.pages.is_empty(),

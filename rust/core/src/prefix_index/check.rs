@@ -44,7 +44,7 @@ fn check_counts(tree: &Tree) -> Checked {
     let (mut pages, mut protected, mut evictable) = (0, 0, 0);
     let mut parents = vec![None];
     while let Some(parent) = parents.pop() {
-        let mut protected_children = 0;
+        let (mut protected_children, mut tipped_children) = (0, 0);
         for (key, &id) in tree.children(parent) {
             let node = tree.node(id);
             ensure!(
@@ -56,6 +56,7 @@ fn check_counts(tree: &Tree) -> Checked {
             pages += node.pages.len();
             protected += node.protected_pages();
             protected_children += usize::from(node.is_protected());
+            tipped_children += usize::from(node.is_tipped());
             if let Some(last_use) = node.evictable_since() {
                 evictable += 1;
                 ensure!(
@@ -66,10 +67,12 @@ fn check_counts(tree: &Tree) -> Checked {
             parents.push(Some(id));
         }
         if let Some(id) = parent {
-            let counted = tree.node(id).protected_children;
+            let node = tree.node(id);
+            let counted = (node.protected_children, node.tipped_children);
             ensure!(
-                counted == protected_children,
-                "{id:?} counts {counted} protected children, not {protected_children}"
+                counted == (protected_children, tipped_children),
+                "{id:?} counts {counted:?} protected and tipped children, \
+                 not {protected_children} and {tipped_children}"
             );
         }
     }
@@ -91,7 +94,7 @@ fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
     let above = node.parent.map_or(0, |parent| tree.node(parent).end());
     ensure!(node.start == above, "{id:?} starts where nothing ends");
     ensure!(
-        node.run.is_sound() && !node.pages.is_empty(),
+        node.run.is_sound() && node.uses.is_sound() && !node.pages.is_empty(),
         "{id:?} has a broken run or no page"
     );
     ensure!(
@@ -103,6 +106,15 @@ fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
     ensure!(
         *node.run.pairs(0..page_size.min(node.run.len())) == *node.key,
         "{id:?} has not the key of its first page"
+    );
+    let mut key = tree.key_above(node);
+    let full = (0..node.run.len() / page_size).map(|page| {
+        key = tree.key_of(&key, &node.run, page);
+        key
+    });
+    ensure!(
+        full.eq(node.page_keys.iter().copied()),
+        "{id:?} has the page keys of others"
     );
     let is_partial = !node.run.len().is_multiple_of(page_size);
     ensure!(
@@ -137,10 +149,13 @@ fn check_locks(index: &PrefixIndex) -> Checked {
             *writers.entry(tree.locks.get(tail.0).node).or_default() += 1;
         }
     }
+    for lock in index.pins.locks() {
+        *holders.entry(lock.0).or_default() += 1;
+    }
     let on_nodes: usize = tree.live_nodes().map(|(_, node)| node.locks.len()).sum();
     ensure!(
         holders.len() == tree.locks.len() && holders.values().all(|&count| count == 1),
-        "locks and leases do not belong together one to one"
+        "locks and their holders do not belong together one to one"
     );
     ensure!(tree.locks.len() == on_nodes, "locks are not on their nodes");
     for (id, node) in tree.live_nodes() {

@@ -1,12 +1,23 @@
-//! The order of eviction. Owns the set of nodes whose last page may go, and when pages were used; never
+//! The order of eviction: superseded pages, then the least recently used, weighted by priority. Owns the set of nodes whose last page may go, and when pages were used; never
 //! removes a page.
 
 use std::collections::BTreeSet;
 
 use super::tree::NodeId;
 
-/// A moment of use: a count of touches, not of time.
+/// When a page was used: a count of touches, not of time, moved forward by priority; with `LIVE` unless the
+/// page is superseded, so that superseded pages come before all others and are in order among themselves.
 pub(super) type Tick = u64;
+
+const LIVE: Tick = 1 << 63;
+
+/// How many later uses one step of priority outlives.
+pub const PRIORITY_USES: u64 = 4096;
+
+/// The use at the `touches`-th touch.
+pub(super) fn used_at(touches: u64, priority: u8) -> Tick {
+    LIVE | (touches + u64::from(priority) * PRIORITY_USES)
+}
 
 /// When the pages of one node were used last.
 ///
@@ -41,6 +52,31 @@ impl Uses {
         if last > 0 {
             self.steps.push((pages, last));
         }
+    }
+
+    /// Pages from `from` on and before `to` are superseded: what was used after them still counts for them.
+    pub(super) fn supersede(&mut self, from: usize, to: usize) {
+        let last = self.of(from);
+        let ends_live = self.of(to + 1) & LIVE != 0;
+        if ends_live {
+            self.steps.retain(|&(end, _)| end <= from || to < end);
+        }
+        let first = self.steps.partition_point(|&(end, _)| end <= from);
+        if !ends_live {
+            for (_, tick) in &mut self.steps[first..] {
+                *tick &= !LIVE;
+            }
+        }
+        // The step that reached across `from` was cut there.
+        if self.of(from) < last {
+            self.steps.insert(first, (from, last));
+        }
+    }
+
+    /// Whether pages ascend and uses descend.
+    pub(super) fn is_sound(&self) -> bool {
+        let mut pairs = self.steps.windows(2);
+        pairs.all(|pair| pair[0].0 < pair[1].0 && pair[0].1 > pair[1].1)
     }
 
     /// Keep the first `pages` pages, give the uses of the others.

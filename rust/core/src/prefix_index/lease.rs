@@ -60,6 +60,7 @@ pub struct Lease {
     pub(super) conversation: Option<Arc<[u8]>>,
     /// The tip that it goes on from.
     pub(super) continued: Option<u64>,
+    pub(super) priority: u8,
 }
 
 impl Lease {

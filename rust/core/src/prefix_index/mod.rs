@@ -14,10 +14,13 @@ mod branch;
 mod check;
 mod commit;
 mod evict;
+mod evicted;
+mod explain;
 mod lease;
 mod locks;
 mod namespace;
 mod pages;
+mod pins;
 mod release;
 mod run;
 mod search;
@@ -33,11 +36,14 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 pub use admit::Prompt;
+pub use evict::PRIORITY_USES;
+pub use explain::{CONTEXT_TOKENS, Cause, Difference, Explanation};
 pub use lease::{Lease, LeaseId, RowCopy};
 pub use pages::PageId;
 
 use locks::LockId;
 use pages::PagePool;
+use pins::Pins;
 use tree::Tree;
 
 /// What is wrong with a call's input. The index is unchanged.
@@ -63,6 +69,12 @@ pub enum IndexError {
     Released,
     #[error("the node to go on from is not known, or not any more")]
     UnknownNode,
+    #[error("a pin of {pages} pages does not fit: {pinned} of at most {pages_max} are pinned")]
+    PinBudget {
+        pages: usize,
+        pinned: usize,
+        pages_max: usize,
+    },
     #[error("{tokens} tokens are more than the {known} that were admitted and appended")]
     CommitPastTokens { tokens: usize, known: usize },
     #[error("{tokens} tokens go past the {reserved} that are reserved")]
@@ -84,9 +96,14 @@ pub struct Stats {
     pub nodes: usize,
     /// Ends of finished turns that can be continued.
     pub tips: usize,
+    /// What pins take of their budget.
+    pub pages_pinned: usize,
     /// Tokens of admitted prompts that were found, and that were not.
     pub hit_tokens: u64,
     pub miss_tokens: u64,
+    /// The same of preempted sequences that went on: work done twice is no miss of the cache.
+    pub resumed_tokens: u64,
+    pub recomputed_tokens: u64,
     /// Pages evicted to make room (not those superseded or cleared).
     pub evicted_pages: u64,
     /// Computed tokens that commits told the tree of.
@@ -97,6 +114,8 @@ pub struct Stats {
 struct Counters {
     hit_tokens: u64,
     miss_tokens: u64,
+    resumed_tokens: u64,
+    recomputed_tokens: u64,
     evicted_pages: u64,
     committed_tokens: u64,
 }
@@ -108,6 +127,7 @@ pub struct PrefixIndex {
     tree: Tree,
     leases: HashMap<u64, Lease>,
     lease_count: u64,
+    pins: Pins,
     counters: Counters,
 }
 
@@ -116,6 +136,7 @@ impl PrefixIndex {
     pub fn new(page_size: usize, pages: usize) -> Result<Self, IndexError> {
         // A slot is page * page_size + row in u32.
         let slots = page_size.checked_mul(pages).ok_or(IndexError::Shape)?;
+        let rows = u32::try_from(page_size).map_err(|_| IndexError::Shape)?;
         let total = u32::try_from(pages).map_err(|_| IndexError::Shape)?;
         if slots == 0 || slots as u64 > 1 << 32 {
             return Err(IndexError::Shape);
@@ -123,9 +144,10 @@ impl PrefixIndex {
         Ok(Self {
             page_size,
             pages: PagePool::new(total),
-            tree: Tree::new(page_size),
+            tree: Tree::new(rows),
             leases: HashMap::new(),
             lease_count: 0,
+            pins: Pins::default(),
             counters: Counters::default(),
         })
     }
@@ -199,8 +221,11 @@ impl PrefixIndex {
             pages_evictable: self.tree.evictable_pages(),
             nodes: self.tree.len(),
             tips: self.tree.tips.len(),
+            pages_pinned: self.pins.pages(),
             hit_tokens: self.counters.hit_tokens,
             miss_tokens: self.counters.miss_tokens,
+            resumed_tokens: self.counters.resumed_tokens,
+            recomputed_tokens: self.counters.recomputed_tokens,
             evicted_pages: self.counters.evicted_pages,
             committed_tokens: self.counters.committed_tokens,
         }

@@ -38,6 +38,10 @@ impl PathToken {
     pub(super) fn new(namespace: NamespaceId, token_id: u32) -> Self {
         Self(u64::from(namespace.0) << 32 | u64::from(token_id))
     }
+
+    pub(super) fn is_in(self, namespace: NamespaceId) -> bool {
+        self.0 >> 32 == u64::from(namespace.0)
+    }
 }
 
 struct Entry {
@@ -92,6 +96,11 @@ impl Namespaces {
             *slot = None;
             self.unused.push(id);
         }
+    }
+
+    pub(super) fn bytes(&self, id: NamespaceId) -> &[u8] {
+        let entry = self.entries[id.0 as usize].as_ref();
+        &entry.expect("a live namespace").bytes
     }
 
     /// How many are referred to.

@@ -12,7 +12,7 @@ impl PrefixIndex {
             return;
         };
         let end = self.tree.locked(lease.lock);
-        self.tree.touch(end);
+        self.tree.touch(end, lease.priority);
         for page in lease.own_pages() {
             self.pages.give_back(page);
         }

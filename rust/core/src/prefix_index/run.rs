@@ -35,7 +35,10 @@ impl Run {
     }
 
     /// The parts of `range` that stand in one namespace each.
-    fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (NamespaceId, &[u32])> + '_ {
+    pub(super) fn pieces(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (NamespaceId, &[u32])> + '_ {
         let first = self.borders.partition_point(|&(end, _)| end <= range.start);
         let mut start = range.start;
         self.borders[first..]

@@ -2,7 +2,7 @@
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
-use super::namespace::PathToken;
+use super::namespace::{NamespaceId, PathToken};
 use super::pages::PageId;
 use super::run::Run;
 use super::tree::{NodeId, Position, Tree};
@@ -95,6 +95,19 @@ impl Tree {
         let node = self.node(partial.node);
         let rows = node.rows(at.pages, self.page_size);
         partial.rows == rows && rows < self.page_size && !node.has_writer
+    }
+
+    /// The first child whose first token stands in `namespace`.
+    pub(super) fn first_child_in(
+        &self,
+        parent: Option<NodeId>,
+        namespace: NamespaceId,
+    ) -> Option<NodeId> {
+        let least = [PathToken::new(namespace, 0)];
+        let children = self.children(parent);
+        let mut above = children.range::<[_], _>((Included(&least[..]), Unbounded));
+        let (first, &id) = above.next()?;
+        first[0].is_in(namespace).then_some(id)
     }
 
     /// A child whose first page has all pairs of `key`, and maybe more.

@@ -85,24 +85,31 @@ impl Tips {
 }
 
 impl Tree {
-    /// Keep a tip in place of older ones.
+    /// Keep a tip in place of older ones. Where its conversation went before is superseded.
     pub(super) fn add_tip(&mut self, number: u64, tip: Tip) {
+        let mut outdated = Vec::new();
         if let Some(conversation) = &tip.conversation {
-            for outdated in self.tips.outdated(conversation, tip.continued) {
-                self.remove_tip(outdated);
-            }
+            let numbers = self.tips.outdated(conversation, tip.continued);
+            outdated.extend(
+                numbers
+                    .into_iter()
+                    .filter_map(|number| self.remove_tip(number)),
+            );
             self.tips.newest.insert(Arc::clone(conversation), number);
         }
         let pages = tip.tokens.div_ceil(self.page_size);
-        let node = self.nodes.get_mut(tip.node.0);
         // The tip before it in the node is continued rarely from now on: it can find its pages again.
-        if let Some((_, &before)) = node.tips.range(..pages).next_back() {
+        let before = self.node(tip.node).tips.range(..pages).next_back();
+        if let Some((_, &before)) = before {
             self.tips.get_mut(before).expect("a live tip").table = None;
         }
-        let older = node.tips.insert(pages, number);
+        let older = self.update(tip.node, |node, _| node.tips.insert(pages, number));
         self.tips.by_number.insert(number, tip);
         if let Some(older) = older {
             self.tips.forget(older);
+        }
+        for Tip { node, tokens, .. } in outdated {
+            self.supersede(node, tokens.div_ceil(self.page_size));
         }
     }
 
@@ -117,10 +124,10 @@ impl Tree {
         }
     }
 
-    fn remove_tip(&mut self, number: u64) {
-        if let Some(tip) = self.tips.forget(number) {
-            let pages = tip.tokens.div_ceil(self.page_size);
-            self.node_mut(tip.node).tips.remove(&pages);
-        }
+    fn remove_tip(&mut self, number: u64) -> Option<Tip> {
+        let tip = self.tips.forget(number)?;
+        let pages = tip.tokens.div_ceil(self.page_size);
+        self.update(tip.node, |node, _| node.tips.remove(&pages));
+        Some(tip)
     }
 }

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
-use super::evict::{EvictableLeaves, Tick, Uses};
+use crate::page_keys::{PageKey, next_key, root_key};
+
+use super::evict::{EvictableLeaves, Tick, Uses, used_at};
+use super::evicted::Evicted;
 use super::locks::{LockId, Locks};
 use super::namespace::{Namespaces, PathToken};
 use super::pages::PageId;
@@ -14,13 +17,13 @@ use super::slab::Slab;
 use super::tips::Tips;
 
 /// The pairs of a node's first page, at least one and at most `page_size`.
-pub(super) type PageKey = Arc<[PathToken]>;
+pub(super) type FirstPage = Arc<[PathToken]>;
 
 /// Children in lexicographic order of their first pages.
 ///
 /// In this order the keys that share a prefix with a given one stand together, and nearer means
 /// longer: the child with the longest common prefix is the first at or above it or the last below.
-pub(super) type Children = BTreeMap<PageKey, NodeId>;
+pub(super) type Children = BTreeMap<FirstPage, NodeId>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(pub(super) u32);
@@ -52,12 +55,16 @@ pub(super) struct Node {
     pub(super) run: Run,
     /// At least one.
     pub(super) pages: Vec<PageId>,
-    pub(super) key: PageKey,
+    /// The keys of its full pages.
+    pub(super) page_keys: Vec<PageKey>,
+    pub(super) key: FirstPage,
     pub(super) children: Children,
     /// The locks on this node and how many pages of the path each protects.
     pub(super) locks: BTreeSet<(usize, LockId)>,
     /// Children that are protected.
     pub(super) protected_children: usize,
+    /// Children with tips in or below them.
+    pub(super) tipped_children: usize,
     /// Use of the pages, and of all that were ever removed below them; the use of those still below counts
     /// only when they go (a touch costs O(1), not O(depth)).
     pub(super) uses: Uses,
@@ -97,6 +104,11 @@ impl Node {
         self.protected_pages() > 0
     }
 
+    /// Whether a tip is in the node or below it.
+    pub(super) fn is_tipped(&self) -> bool {
+        self.tipped_children > 0 || !self.tips.is_empty()
+    }
+
     /// The use of the last page, if that page may be evicted.
     pub(super) fn evictable_since(&self) -> Option<Tick> {
         let evictable = self.children.is_empty() && self.protected_pages() < self.pages.len();
@@ -106,28 +118,32 @@ impl Node {
 
 pub(super) struct Tree {
     pub(super) page_size: usize,
+    root_key: PageKey,
     pub(super) nodes: Slab<Node>,
     pub(super) roots: Children,
     pub(super) evictable: EvictableLeaves,
     /// Pages of all nodes, and how many of them are protected.
     pub(super) pages: usize,
     protected: usize,
-    tick: Tick,
+    touches: u64,
+    pub(super) evicted: Evicted,
     pub(super) locks: Locks,
     pub(super) tips: Tips,
     pub(super) namespaces: Namespaces,
 }
 
 impl Tree {
-    pub(super) fn new(page_size: usize) -> Self {
+    pub(super) fn new(page_size: u32) -> Self {
         Self {
-            page_size,
+            page_size: page_size as usize,
+            root_key: root_key(page_size),
             nodes: Slab::default(),
             roots: Children::default(),
             evictable: EvictableLeaves::default(),
             pages: 0,
             protected: 0,
-            tick: 0,
+            touches: 0,
+            evicted: Evicted::default(),
             locks: Locks::default(),
             tips: Tips::default(),
             namespaces: Namespaces::default(),
@@ -209,6 +225,28 @@ impl Tree {
         token_ids
     }
 
+    pub(super) fn root_key(&self) -> PageKey {
+        self.root_key
+    }
+
+    /// The key of the page before a node's first.
+    pub(super) fn key_above(&self, node: &Node) -> PageKey {
+        let above = node
+            .parent
+            .and_then(|parent| self.node(parent).page_keys.last());
+        above.copied().unwrap_or(self.root_key)
+    }
+
+    /// The key of a full page of a node, after the page with the key `above`.
+    pub(super) fn key_of(&self, above: &PageKey, run: &Run, page: usize) -> PageKey {
+        let rows = page * self.page_size..(page + 1) * self.page_size;
+        let pieces = run.pieces(rows);
+        next_key(
+            above,
+            pieces.map(|(namespace, tokens)| (self.namespaces.bytes(namespace), tokens)),
+        )
+    }
+
     /// Change a node, and keep what is counted and listed of it and of those above right.
     pub(super) fn update<T>(
         &mut self,
@@ -218,16 +256,37 @@ impl Tree {
         self.unlist(id);
         let node = self.nodes.get_mut(id.0);
         let before = (node.pages.len(), node.protected_pages());
+        let was_tipped = node.is_tipped();
         let result = change(node, &mut self.namespaces);
         let after = (node.pages.len(), node.protected_pages());
-        let parent = node.parent;
+        let (is_tipped, parent) = (node.is_tipped(), node.parent);
         self.pages = self.pages - before.0 + after.0;
         self.protected = self.protected - before.1 + after.1;
         self.list(id);
         if (before.1 > 0) != (after.1 > 0) {
             self.tell_above(parent, after.1 > 0);
         }
+        if was_tipped != is_tipped {
+            self.tell_above_of_tips(parent, is_tipped);
+        }
         result
+    }
+
+    /// A child of `above` has got its first tip, or lost the last: tell the path as far as that is news.
+    fn tell_above_of_tips(&mut self, mut above: Option<NodeId>, tipped: bool) {
+        while let Some(id) = above {
+            let node = self.node_mut(id);
+            let before = node.is_tipped();
+            if tipped {
+                node.tipped_children += 1;
+            } else {
+                node.tipped_children -= 1;
+            }
+            if node.is_tipped() == before {
+                return;
+            }
+            above = node.parent;
+        }
     }
 
     /// A child of `above` has become protected, or is so no more: tell the path as far as that is news.
@@ -264,11 +323,37 @@ impl Tree {
     }
 
     /// Mark the path to a position as used now.
-    pub(super) fn touch(&mut self, at: Position) {
-        self.tick += 1;
-        let tick = self.tick;
+    pub(super) fn touch(&mut self, at: Position, priority: u8) {
+        self.touches += 1;
+        let tick = used_at(self.touches, priority);
         if let Some(id) = at.node {
             self.update(id, |node, _| node.uses.raise(at.pages, tick));
+        }
+    }
+
+    /// The first `pages` pages of the path to `node` are not where their conversation goes any more: of them,
+    /// those that nothing protects and no tip is on are the first to be evicted. O(nodes of the branch).
+    pub(super) fn supersede(&mut self, node: NodeId, pages: usize) {
+        let mut next = Some(node);
+        while let Some(id) = next {
+            let node = self.node(id);
+            let last_tip = node.tips.last_key_value().map(|(&pages, _)| pages);
+            let kept = if node.tipped_children > 0 {
+                node.end()
+            } else {
+                let protected = node.start + node.protected_pages();
+                last_tip.map_or(protected, |tip| tip.max(protected))
+            };
+            next = node.parent.filter(|_| kept == node.start);
+            let to = pages.min(node.end());
+            if let Some(above) = next {
+                // That the path above was used stays true.
+                let (start, last_use) = (node.start, node.uses.of(node.start + 1));
+                self.update(above, |above, _| above.uses.raise(start, last_use));
+            }
+            if kept < to {
+                self.update(id, |node, _| node.uses.supersede(kept, to));
+            }
         }
     }
 }

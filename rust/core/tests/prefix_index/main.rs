@@ -25,14 +25,14 @@ enum Operation {
         earlier: Option<(prop::sample::Index, prop::sample::Index)>,
         new: Vec<Pair>,
         room: usize,
-        conversation: u8,
+        turn: (u8, u8, bool),
     },
     /// Tokens go on from a released lease, the latest ones more often.
     Continue {
         back: usize,
         new: Vec<Pair>,
         room: usize,
-        conversation: u8,
+        turn: (u8, u8, bool),
     },
     /// Write the K/V of so many more tokens, growing if needed.
     Compute {
@@ -47,6 +47,12 @@ enum Operation {
     Release {
         lease: prop::sample::Index,
     },
+    Pin {
+        back: usize,
+    },
+    Unpin {
+        back: usize,
+    },
     Clear,
 }
 
@@ -60,15 +66,16 @@ fn pairs() -> impl Strategy<Value = Vec<Pair>> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let lease = any::<prop::sample::Index>;
-    let back = prop_oneof![3 => 0_usize..3, 1 => 0_usize..20];
+    let back = || prop_oneof![3 => 0_usize..3, 1 => 0_usize..20];
+    let turn = || (0_u8..4, 0_u8..3, any::<bool>());
     let earlier = prop::option::weighted(0.7, (lease(), lease()));
     prop_oneof![
-        5 => (earlier, pairs(), 0_usize..6, 0_u8..4).prop_map(|(earlier, new, room, conversation)| {
-            Operation::Admit { earlier, new, room, conversation }
-        }),
-        4 => (back, pairs(), 0_usize..6, 0_u8..4).prop_map(|(back, new, room, conversation)| {
-            Operation::Continue { back, new, room, conversation }
-        }),
+        5 => (earlier, pairs(), 0_usize..6, turn())
+            .prop_map(|(earlier, new, room, turn)| Operation::Admit { earlier, new, room, turn }),
+        4 => (back(), pairs(), 0_usize..6, turn())
+            .prop_map(|(back, new, room, turn)| Operation::Continue { back, new, room, turn }),
+        1 => back().prop_map(|back| Operation::Pin { back }),
+        1 => back().prop_map(|back| Operation::Unpin { back }),
         8 => (lease(), prop::collection::vec(any::<u32>(), 1..7))
             .prop_map(|(lease, tokens)| Operation::Compute { lease, tokens }),
         8 => (lease(), prop_oneof![3 => Just(0_usize), 1 => 1_usize..4])
@@ -105,14 +112,25 @@ struct World {
 const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
 const CONVERSATIONS: [&[u8]; 4] = [b"", b"", b"a", b"b"];
 
+fn in_turn((conversation, priority, resumes): (u8, u8, bool)) -> Turn {
+    Turn {
+        conversation: CONVERSATIONS[conversation as usize],
+        continued: None,
+        priority,
+        resumes,
+    }
+}
+
 impl World {
     fn new((page_size, pages, namespaces, alphabet): (usize, usize, u8, u32)) -> Self {
         Self {
             page_size,
             namespaces,
             alphabet,
-            index: PrefixIndex::new(page_size, pages).unwrap(),
-            model: Model::new(page_size, pages),
+            index: PrefixIndex::new(page_size, pages)
+                .unwrap()
+                .with_pins(pages / 2),
+            model: Model::new(page_size, pages, pages / 2),
             sequences: Vec::new(),
             device: HashMap::new(),
             paths: Vec::new(),
@@ -133,15 +151,9 @@ impl World {
         }
     }
 
-    /// `after`: the number of a lease whose tip's path `path` begins with, and that path's length.
-    fn admit(
-        &mut self,
-        path: Vec<Pair>,
-        room: usize,
-        conversation: u8,
-        after: Option<(u64, usize)>,
-    ) {
-        let new = &path[after.map_or(0, |(_, tokens)| tokens)..];
+    /// `tip_tokens`: how much of the path is before the tip that the turn goes on from.
+    fn admit(&mut self, path: Vec<Pair>, room: usize, turn: Turn, tip_tokens: usize) {
+        let new = &path[tip_tokens..];
         let tokens: Vec<u32> = new.iter().map(|pair| pair.1).collect();
         let runs = new.chunk_by(|left, right| left.0 == right.0);
         let stretches: Vec<(&[u8], usize)> = runs
@@ -152,8 +164,10 @@ impl World {
         let prompt = Prompt {
             token_ids: &tokens,
             stretches: &stretches,
-            after: after.map(|(number, _)| number),
-            conversation: CONVERSATIONS[conversation as usize],
+            after: turn.continued,
+            conversation: turn.conversation,
+            priority: turn.priority,
+            resumes: turn.resumes,
         };
         let admitted = self.index.admit(&prompt, reserve_tokens);
         if path.is_empty() || reserve_tokens > capacity {
@@ -170,10 +184,6 @@ impl World {
                 page_table: lease.page_table().to_vec(),
             }
         });
-        let turn = Turn {
-            conversation: CONVERSATIONS[conversation as usize],
-            continued: prompt.after,
-        };
         self.model
             .admit(path.clone(), reserve_tokens, turn, answer.as_ref());
         self.paths.push(path.clone());
@@ -194,16 +204,17 @@ impl World {
         }));
     }
 
-    fn go_on(&mut self, back: usize, new: Vec<Pair>, room: usize, conversation: u8) {
+    fn go_on(&mut self, back: usize, new: Vec<Pair>, room: usize, turn: Turn) {
         let Some(&number) = self.released.iter().rev().nth(back) else {
             return;
         };
         let known = self.model.tip(number);
         assert_eq!(self.index.node_tokens(number), known.map(<[Pair]>::len));
         if let Some(path) = known {
-            let after = Some((number, path.len()));
+            let tip_tokens = path.len();
             let path = path.iter().copied().chain(new).collect();
-            self.admit(path, room, conversation, after);
+            let continued = Some(number);
+            self.admit(path, room, Turn { continued, ..turn }, tip_tokens);
         } else {
             let prompt = Prompt {
                 after: Some(number),
@@ -313,7 +324,7 @@ impl World {
                 earlier,
                 new,
                 room,
-                conversation,
+                turn,
             } => {
                 let mut path = Vec::new();
                 if let (Some((which, cut)), false) = (earlier, self.paths.is_empty()) {
@@ -321,16 +332,16 @@ impl World {
                     path = whole[..cut.index(whole.len() + 1)].to_vec();
                 }
                 path.extend(self.in_world(new));
-                self.admit(path, room, conversation, None);
+                self.admit(path, room, in_turn(turn), 0);
             }
             Operation::Continue {
                 back,
                 new,
                 room,
-                conversation,
+                turn,
             } => {
                 let new = self.in_world(new);
-                self.go_on(back, new, room, conversation);
+                self.go_on(back, new, room, in_turn(turn));
             }
             Operation::Compute { lease, tokens } => {
                 if let Some(number) = pick(lease) {
@@ -345,6 +356,17 @@ impl World {
             Operation::Release { lease } => {
                 if let Some(number) = pick(lease) {
                     self.release(number);
+                }
+            }
+            Operation::Pin { back } => {
+                if let Some(&number) = self.released.iter().rev().nth(back) {
+                    let answer = self.index.pin(number);
+                    self.model.pin(number, answer);
+                }
+            }
+            Operation::Unpin { back } => {
+                if let Some(&number) = self.released.iter().rev().nth(back) {
+                    assert_eq!(self.index.unpin(number), self.model.unpin(number));
                 }
             }
             Operation::Clear => assert_eq!(self.index.clear(), self.model.clear()),
@@ -439,6 +461,9 @@ proptest! {
         for number in 0..world.sequences.len() {
             world.release(number);
             world.verify();
+        }
+        for number in world.released.clone() {
+            assert_eq!(world.index.unpin(number), world.model.unpin(number));
         }
         let stats = world.index.stats();
         assert_eq!(stats.pages_leased, 0);

@@ -4,7 +4,7 @@
 //! It does not choose page ids, nor among equally good copy sources: there it follows the index
 //! under test, after making sure that the choice was allowed.
 
-use appliance_core::prefix_index::{PageId, RowCopy, Stats};
+use appliance_core::prefix_index::{IndexError, PRIORITY_USES, PageId, RowCopy, Stats};
 
 /// (namespace, token id)
 pub type Pair = (u8, u32);
@@ -17,7 +17,8 @@ pub struct Entry {
     /// From position 0 to the last row of the page that is known.
     pub path: Vec<Pair>,
     pub page: PageId,
-    last_use: u64,
+    /// (whether it is not superseded, moment moved by priority)
+    last_use: (bool, u64),
 }
 
 /// A page of a lease's table: whose it is.
@@ -45,6 +46,8 @@ pub struct Hold {
 pub struct Turn {
     pub conversation: &'static [u8],
     pub continued: Option<u64>,
+    pub priority: u8,
+    pub resumes: bool,
 }
 
 /// Where a released lease ended.
@@ -63,6 +66,9 @@ pub struct Model {
     pub entries: Vec<Entry>,
     pub holds: Vec<Option<Hold>>,
     tips: Vec<Tip>,
+    /// Numbers of tips, their pages, and the entries they end in.
+    pins: Vec<(u64, usize, EntryId)>,
+    pin_pages_max: usize,
     entry_count: u64,
     ticks: u64,
     counters: Stats,
@@ -80,13 +86,15 @@ fn common(left: &[Pair], right: &[Pair]) -> usize {
 }
 
 impl Model {
-    pub fn new(page_size: usize, pages: usize) -> Self {
+    pub fn new(page_size: usize, pages: usize, pin_pages_max: usize) -> Self {
         Self {
             page_size,
             pages,
             entries: Vec::new(),
             holds: Vec::new(),
             tips: Vec::new(),
+            pins: Vec::new(),
+            pin_pages_max,
             entry_count: 0,
             ticks: 0,
             counters: Stats::default(),
@@ -114,7 +122,8 @@ impl Model {
                     || hold.full.contains(&other.id)
                     || hold.source == Some(other.id)
             };
-            extra.contains(&other.id) || self.holds.iter().flatten().any(of_hold)
+            let is_pinned = self.pins.iter().any(|&(_, _, last)| last == other.id);
+            is_pinned || extra.contains(&other.id) || self.holds.iter().flatten().any(of_hold)
         };
         let is_full = entry.path.len().is_multiple_of(self.page_size);
         let is_below = |other: &Entry| is_full && self.above(&other.path).starts_with(&entry.path);
@@ -136,11 +145,24 @@ impl Model {
         self.pages - self.entries.len() - self.leased()
     }
 
-    fn touch(&mut self, path: &[Pair]) {
+    fn touch(&mut self, path: &[Pair], priority: u8) {
         self.ticks += 1;
+        let now = (true, self.ticks + u64::from(priority) * PRIORITY_USES);
         for entry in &mut self.entries {
             if path.starts_with(&entry.path) {
-                entry.last_use = self.ticks;
+                entry.last_use = entry.last_use.max(now);
+            }
+        }
+    }
+
+    /// What was used after a page counts for it.
+    fn evict(&mut self, id: EntryId) {
+        let place = self.entries.iter().position(|entry| entry.id == id);
+        let gone = self.entries.remove(place.unwrap());
+        let above = self.above(&gone.path).to_vec();
+        for entry in &mut self.entries {
+            if entry.path == above {
+                entry.last_use = entry.last_use.max(gone.last_use);
             }
         }
     }
@@ -167,7 +189,7 @@ impl Model {
     fn make_room(&mut self, count: usize, extra: &[EntryId]) {
         while self.free() < count {
             let leaf = self.leaf_to_evict(extra).expect("room was counted before");
-            self.entries.retain(|entry| entry.id != leaf);
+            self.evict(leaf);
             self.counters.evicted_pages += 1;
         }
     }
@@ -267,10 +289,16 @@ impl Model {
         self.make_room(missing, &extra);
         if let Some(id) = source {
             let path = self.entry(id).path.clone();
-            self.touch(&path);
+            self.touch(&path, turn.priority);
         }
-        self.counters.hit_tokens += hit_tokens as u64;
-        self.counters.miss_tokens += (path.len() - hit_tokens) as u64;
+        let (hit, miss) = (hit_tokens as u64, (path.len() - hit_tokens) as u64);
+        if turn.resumes {
+            self.counters.resumed_tokens += hit;
+            self.counters.recomputed_tokens += miss;
+        } else {
+            self.counters.hit_tokens += hit;
+            self.counters.miss_tokens += miss;
+        }
         let mut table: Vec<Place> = full.iter().map(|&id| Place::Entry(id)).collect();
         table.extend(tail.map(Place::Entry));
         let own = answer.page_table[table.len()..].iter();
@@ -342,7 +370,7 @@ impl Model {
                     id,
                     path: path.to_vec(),
                     page,
-                    last_use: 0,
+                    last_use: (false, 0),
                 });
                 id
             }
@@ -362,7 +390,7 @@ impl Model {
         };
         if let Some(id) = last {
             let path = self.entry(id).path.clone();
-            self.touch(&path);
+            self.touch(&path, hold.turn.priority);
             if hold.has_committed && path.len() == hold.committed {
                 self.add_tip(Tip {
                     number,
@@ -382,9 +410,69 @@ impl Model {
                 && other.turn.conversation == tip.turn.conversation;
             of_conversation && Some(other.number) != tip.turn.continued
         };
-        self.tips
-            .retain(|other| !is_outdated(other) && other.entry != tip.entry);
-        self.tips.push(tip);
+        let (outdated, mut kept): (Vec<Tip>, Vec<Tip>) = std::mem::take(&mut self.tips)
+            .into_iter()
+            .partition(is_outdated);
+        kept.retain(|other| other.entry != tip.entry);
+        kept.push(tip);
+        self.tips = kept;
+        for other in outdated {
+            self.supersede(&other);
+        }
+    }
+
+    /// Where a conversation went before goes first, but for what a tip or a lock is on.
+    fn supersede(&mut self, old: &Tip) {
+        let is_on =
+            |tip: &Tip, entry: &Entry| tip.entry == entry.id || tip.path.starts_with(&entry.path);
+        if !self.entries.iter().any(|entry| entry.id == old.entry) {
+            return;
+        }
+        let is_superseded = |entry: &&Entry| {
+            let is_kept = self.live_tips().any(|tip| is_on(tip, entry));
+            is_on(old, entry) && !is_kept && !self.is_protected(entry, &[])
+        };
+        let all = self.entries.iter();
+        let superseded: Vec<EntryId> = all.filter(is_superseded).map(|e| e.id).collect();
+        for entry in &mut self.entries {
+            if superseded.contains(&entry.id) {
+                entry.last_use.0 = false;
+            }
+        }
+    }
+
+    /// Judges the answer to a pin.
+    pub fn pin(&mut self, number: u64, answer: Result<(), IndexError>) {
+        let tip = self.live_tips().find(|tip| tip.number == number);
+        let tip = tip.map(|tip| (tip.path.len().div_ceil(self.page_size), tip.entry));
+        let pinned = self.pages_pinned();
+        let pages_max = self.pin_pages_max;
+        let is_pinned = self.pins.iter().any(|&(other, ..)| other == number);
+        let expected = match tip {
+            _ if is_pinned => Ok(()),
+            None => Err(IndexError::UnknownNode),
+            Some((pages, _)) if pinned + pages > pages_max => Err(IndexError::PinBudget {
+                pages,
+                pinned,
+                pages_max,
+            }),
+            Some((pages, entry)) => {
+                self.pins.push((number, pages, entry));
+                Ok(())
+            }
+        };
+        assert_eq!(answer, expected);
+    }
+
+    pub fn unpin(&mut self, number: u64) -> bool {
+        let before = self.pins.len();
+        self.pins.retain(|&(other, ..)| other != number);
+        self.drop_superseded();
+        self.pins.len() < before
+    }
+
+    fn pages_pinned(&self) -> usize {
+        self.pins.iter().map(|&(_, pages, _)| pages).sum()
     }
 
     /// The path to a tip, if it is known.
@@ -401,7 +489,7 @@ impl Model {
     pub fn clear(&mut self) -> usize {
         let before = self.entries.len();
         while let Some(leaf) = self.leaf_to_evict(&[]) {
-            self.entries.retain(|entry| entry.id != leaf);
+            self.evict(leaf);
         }
         before - self.entries.len()
     }
@@ -415,6 +503,7 @@ impl Model {
             pages_evictable: self.unprotected(&[]),
             nodes: 0,
             tips: self.live_tips().count(),
+            pages_pinned: self.pages_pinned(),
             ..self.counters
         }
     }

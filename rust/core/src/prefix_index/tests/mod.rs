@@ -4,7 +4,9 @@
 
 mod accounting;
 mod borders;
+mod explain;
 mod matching;
+mod pins;
 mod tips;
 
 use super::*;

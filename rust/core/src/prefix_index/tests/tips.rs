@@ -13,6 +13,7 @@ fn go_on(
         stretches: &[(ALICE, new.len())],
         after: Some(after.number()),
         conversation: b"chat",
+        ..Prompt::default()
     };
     let lease = index.admit(&prompt, reserve_tokens);
     index.check().unwrap();
@@ -34,6 +35,7 @@ fn first_turn(index: &mut PrefixIndex, token_ids: &[u32]) -> LeaseId {
         stretches: &[(ALICE, token_ids.len())],
         after: None,
         conversation: b"chat",
+        ..Prompt::default()
     };
     let lease = index.admit(&prompt, token_ids.len()).unwrap().unwrap();
     commit(index, lease, token_ids);
