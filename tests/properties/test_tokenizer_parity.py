@@ -1,7 +1,7 @@
-"""Ids against those of the `transformers` fast tokenizer, on 100,000 random texts and every README around.
+"""Ids against those of the `transformers` fast tokenizer: 100,000 random texts, every README around.
 
 The real SmolLM2 vocabulary and small trained ones: byte-level with GPT-2's and with GPT-4's split,
-SentencePiece with byte pieces. All texts at once: `transformers` is asked through its backend, in batches.
+SentencePiece with byte pieces. `transformers` is asked through its backend, in batches.
 """
 
 from __future__ import annotations

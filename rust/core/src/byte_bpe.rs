@@ -2,15 +2,18 @@
 //!
 //! It owns tables made once from the model file: the words that are one token, and which pairs merge.
 //! There is no cache that grows with what users write, so no tenant's words change the time that
-//! another's take. It never handles what is rare: a text that holds an added token's name, a word of more
-//! than `WORD_BYTES_MAX` bytes, a normalizer on a text that is not ASCII, any other kind of model. Those go
-//! the crate's way, which is the definition; at the start the two are compared (`Tokenizer::new`), and tests compare
-//! them on random texts.
+//! another's take. It never handles what is rare: a text that holds an added token's name or a byte
+//! without a token, a normalizer on a text that is not ASCII, any other kind of model. Those go the
+//! crate's way, which is the definition; at the start the two are compared (`Tokenizer::new`), and tests
+//! compare them on random texts.
 //!
-//! The tokenizer crate takes 70 microseconds for a message of 172 characters, nearly all of them for splitting it
-//! into owned strings with alignments that nobody reads; these tables take 3 to 5.
+//! Why tables of our own: the tokenizer crate takes 70 microseconds for a message of 172 characters,
+//! nearly all for splitting it into owned strings with alignments that nobody reads. Of the faster
+//! crates, `tokie` gives other ids for some texts, and `fastokens` is exact but has no fast way through
+//! the pre-tokenizer of SmolLM2 (docs/architecture.md has the figures).
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 
 use ahash::RandomState;
 use aho_corasick::AhoCorasick;
@@ -20,8 +23,9 @@ use tokenizers::{AddedVocabulary, ModelWrapper, NormalizerWrapper, Tokenizer as 
 use crate::token_table::byte_of_char;
 use crate::word_split::WordSplit;
 
-/// Merging looks at every pair for every merge: quadratic, and fast, on short words only.
-const WORD_BYTES_MAX: usize = 64;
+/// Up to here a word is merged by looking at every pair for every merge: quadratic, and fast, on short
+/// words only. Longer ones (a sentence of Chinese, a run of one character) take a heap.
+const SHORT_WORD_BYTES_MAX: usize = 32;
 
 /// A pair that merges: its rank (the lowest goes first), and what it becomes.
 #[derive(Clone, Copy)]
@@ -39,7 +43,8 @@ const NO_MERGE: Merge = Merge {
 pub struct ByteBpe {
     split: WordSplit,
     words: HashMap<Box<[u8]>, u32, RandomState>,
-    byte_ids: [u32; 256],
+    /// Bytes without a token are those that no UTF-8 has, or a text with one is not ordinary.
+    byte_ids: [Option<u32>; 256],
     merges: HashMap<u64, Merge, RandomState>,
     /// Names of added tokens: a text that holds one is not ordinary.
     names: AhoCorasick,
@@ -68,7 +73,11 @@ impl ByteBpe {
         };
         let split = WordSplit::read(pipeline.get_pre_tokenizer()?)?;
         let names = added.get_added_tokens_decoder().values();
-        let names = AhoCorasick::new(names.map(|token| &token.content)).ok()?;
+        let names: Vec<&str> = names.map(|token| token.content.as_str()).collect();
+        if ascii_only && !names.iter().all(|name| name.is_ascii()) {
+            return None; // NFC makes ASCII of some, the Kelvin sign for one
+        }
+        let names = AhoCorasick::new(names).ok()?;
         let vocab = bpe.get_vocab();
         let mut byte_ids = [None; 256];
         for (token, &id) in &vocab {
@@ -79,24 +88,18 @@ impl ByteBpe {
         let mut table = Self {
             split,
             words: HashMap::with_hasher(hasher()),
-            byte_ids: byte_ids
-                .into_iter()
-                .collect::<Option<Vec<u32>>>()?
-                .try_into()
-                .ok()?,
+            byte_ids,
             merges: merges(json, &vocab)?,
             names,
             ascii_only,
         };
         let mut ids = Vec::new();
         for (token, id) in vocab {
-            let Some(word) = raw(&token).filter(|word| word.len() <= WORD_BYTES_MAX) else {
-                continue;
-            };
+            let Some(word) = raw(&token) else { continue };
             ids.clear();
-            table.merge(&word, &mut ids);
+            let is_written = table.merge(&word, &mut ids);
             // Else no text gives the token by itself.
-            if bpe.ignore_merges || ids == [id] {
+            if bpe.ignore_merges || (is_written && ids == [id]) {
                 table.words.insert(word.into(), id);
             }
         }
@@ -113,24 +116,36 @@ impl ByteBpe {
             .each_word(text, |word| {
                 let word = word.as_bytes();
                 match self.words.get(word) {
-                    Some(&id) => ids.push(id),
-                    None if word.len() > WORD_BYTES_MAX => return false,
+                    Some(&id) => {
+                        ids.push(id);
+                        true
+                    }
                     None => self.merge(word, &mut ids),
                 }
-                true
             })
             .then_some(ids)
     }
 
     /// Merge the pair of the lowest rank, the first of equals, until none is left (Sennrich et al.
-    /// 2016). `word` is at most `WORD_BYTES_MAX` bytes.
-    fn merge(&self, word: &[u8], ids: &mut Vec<u32>) {
-        let mut symbols = [0; WORD_BYTES_MAX];
+    /// 2016). False when a byte of the word has no token.
+    fn merge(&self, word: &[u8], ids: &mut Vec<u32>) -> bool {
+        if word.len() <= SHORT_WORD_BYTES_MAX {
+            self.merge_short(word, ids)
+        } else {
+            self.merge_long(word, ids)
+        }
+    }
+
+    fn merge_short(&self, word: &[u8], ids: &mut Vec<u32>) -> bool {
+        let mut symbols = [0; SHORT_WORD_BYTES_MAX];
         // `pairs[i]`: what symbols i and i + 1 merge to.
-        let mut pairs = [NO_MERGE; WORD_BYTES_MAX];
+        let mut pairs = [NO_MERGE; SHORT_WORD_BYTES_MAX];
         let mut length = word.len();
         for (symbol, byte) in symbols.iter_mut().zip(word) {
-            *symbol = self.byte_ids[usize::from(*byte)];
+            let Some(id) = self.byte_ids[usize::from(*byte)] else {
+                return false;
+            };
+            *symbol = id;
         }
         for at in 1..length {
             pairs[at - 1] = self.pair(symbols[at - 1], symbols[at]);
@@ -158,6 +173,46 @@ impl ByteBpe {
             }
         }
         ids.extend_from_slice(&symbols[..length]);
+        true
+    }
+
+    /// n log n in the length of the word.
+    fn merge_long(&self, word: &[u8], ids: &mut Vec<u32>) -> bool {
+        let bytes = word.iter().map(|byte| self.byte_ids[usize::from(*byte)]);
+        // None once a symbol went into the one before it.
+        let Some(mut symbols) = bytes.map(|id| id.map(Some)).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let mut next: Vec<usize> = (1..=word.len()).collect();
+        let mut before: Vec<usize> = (0..word.len()).map(|at| at.saturating_sub(1)).collect();
+        let pair_at = |symbols: &[Option<u32>], next: &[usize], at: usize| {
+            let right = *symbols.get(next[at])?;
+            Some(self.pair(symbols[at]?, right?)).filter(|merge| merge.rank != NO_MERGE.rank)
+        };
+        let mut heap: BinaryHeap<Reverse<(u32, usize)>> = (0..word.len())
+            .filter_map(|at| Some(Reverse((pair_at(&symbols, &next, at)?.rank, at))))
+            .collect();
+        while let Some(Reverse((rank, at))) = heap.pop() {
+            // A rank is that of one pair: another rank now means that the pair is gone.
+            let Some(merge) = pair_at(&symbols, &next, at).filter(|now| now.rank == rank) else {
+                continue;
+            };
+            let gone = next[at];
+            symbols[at] = Some(merge.id);
+            symbols[gone] = None;
+            next[at] = next[gone];
+            if let Some(behind) = before.get_mut(next[at]) {
+                *behind = at;
+            }
+            let left = (at > 0).then(|| before[at]);
+            for changed in left.into_iter().chain([at]) {
+                if let Some(merge) = pair_at(&symbols, &next, changed) {
+                    heap.push(Reverse((merge.rank, changed)));
+                }
+            }
+        }
+        ids.extend(symbols.into_iter().flatten());
+        true
     }
 
     fn pair(&self, left: u32, right: u32) -> Merge {
@@ -197,6 +252,7 @@ fn merges(json: &[u8], vocab: &HashMap<String, u32>) -> Option<HashMap<u64, Merg
         };
         let key = pair_key(*vocab.get(left)?, *vocab.get(right)?);
         let id = *vocab.get(&format!("{left}{right}"))?;
+        // A pair that is listed twice has the later rank, as in the crate.
         merges.insert(key, Merge { rank, id });
     }
     Some(merges)
