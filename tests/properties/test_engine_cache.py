@@ -107,9 +107,9 @@ def test_a_turn_that_goes_on_from_its_node_equals_the_whole_prompt(
         driver.compare_with_recomputation(run)
         path = prompt + driver.reply(run) + CLOSING
         assert node.tokens == len(path)
-        whole = driver.run(path)
-        assert driver.hit(whole) == len(path) - 1
         prompt, after = path + ids(turn, 11), node
+    whole = driver.run(path)
+    assert driver.hit(whole) == len(path) - 1
 
 
 def test_two_turns_may_go_on_from_one_node_at_once(decoder: Decoder) -> None:

@@ -54,7 +54,10 @@ impl PrefixIndex {
         })
     }
 
-    #[pyo3(signature = (token_ids, stretches, reserve_tokens, *, after=None, conversation=b""))]
+    #[pyo3(signature = (
+        token_ids, stretches, reserve_tokens, *, after=None, conversation=b"".as_slice(),
+        priority=0, resumes=false
+    ))]
     fn admit(
         &self,
         token_ids: &[u8],
@@ -62,6 +65,8 @@ impl PrefixIndex {
         reserve_tokens: &Bound<'_, PyAny>,
         after: Option<u64>,
         conversation: &[u8],
+        priority: u8,
+        resumes: bool,
     ) -> PyResult<Option<Lease>> {
         let token_ids = unpack("token_ids", token_ids)?;
         let mut counted: Vec<(&[u8], usize)> = Vec::with_capacity(stretches.len());
@@ -73,6 +78,8 @@ impl PrefixIndex {
             stretches: &counted,
             after,
             conversation,
+            priority,
+            resumes,
         };
         let reserve_tokens = count(reserve_tokens)?;
         let mut index = lock(&self.shared)?;
