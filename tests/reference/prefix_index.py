@@ -201,6 +201,9 @@ class PrefixOracle:
             "tips": len(self._live_tips()),
             "hit_tokens": self.hit_tokens,
             "miss_tokens": self.miss_tokens,
+            "resumed_tokens": 0,
+            "recomputed_tokens": 0,
+            "pages_pinned": 0,
             "evicted_pages": self.evicted_pages,
             "committed_tokens": self.committed_tokens,
         }

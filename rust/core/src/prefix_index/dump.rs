@@ -20,6 +20,8 @@ use super::{IndexError, PrefixIndex};
 
 const MAGIC: &[u8; 8] = b"appl-idx";
 const VERSION: u32 = 1;
+/// Far beyond what an index lives to see; a use is less than this and a bit.
+const TOUCHES_MAX: u64 = 1 << 62;
 const CHECKSUM_BYTES: usize = 32;
 
 /// Why a dump is not loaded.
@@ -156,6 +158,9 @@ impl PrefixIndex {
             return Err(LoadError::OtherDevice);
         }
         let touches = input.u64()?;
+        if touches > TOUCHES_MAX {
+            return Err(contradiction("more touches than there ever are"));
+        }
         let mut names = Vec::new();
         for _ in 0..input.len()? {
             names.push(input.framed()?.to_vec());
