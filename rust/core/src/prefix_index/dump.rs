@@ -93,38 +93,12 @@ impl PrefixIndex {
         }
         out.len(order.len());
         for id in order {
-            self.dump_node(&mut out, self.tree.node(id), &places, &numbers);
+            write_node(&mut out, self.tree.node(id), &places, &numbers);
         }
         let mut bytes = out.finish();
         let checksum = blake3::hash(&bytes);
         bytes.extend_from_slice(checksum.as_bytes());
         bytes
-    }
-
-    fn dump_node(
-        &self,
-        out: &mut Writer,
-        node: &Node,
-        places: &HashMap<NodeId, usize>,
-        numbers: &HashMap<NamespaceId, usize>,
-    ) {
-        out.len(node.parent.map_or(0, |parent| places[&parent] + 1));
-        let runs: Vec<_> = node.run.pieces(0..node.run.len()).collect();
-        out.len(runs.len());
-        for (namespace, tokens) in runs {
-            out.len(numbers[&namespace]);
-            out.len(tokens.len());
-        }
-        out.words(node.run.tokens());
-        out.words(&node.pages);
-        out.len(node.uses.steps().len());
-        for &(pages, tick) in node.uses.steps() {
-            out.u64(pages as u64);
-            out.u64(tick);
-        }
-        if let Some(key) = node.page_keys.last() {
-            out.bytes(key);
-        }
     }
 
     /// An index as it was dumped, every page of it evictable.
@@ -221,6 +195,31 @@ impl PrefixIndex {
             return Err(contradiction("uses or page keys are not those of the node"));
         }
         Ok(id)
+    }
+}
+
+fn write_node(
+    out: &mut Writer,
+    node: &Node,
+    places: &HashMap<NodeId, usize>,
+    numbers: &HashMap<NamespaceId, usize>,
+) {
+    out.len(node.parent.map_or(0, |parent| places[&parent] + 1));
+    let runs: Vec<_> = node.run.pieces(0..node.run.len()).collect();
+    out.len(runs.len());
+    for (namespace, tokens) in runs {
+        out.len(numbers[&namespace]);
+        out.len(tokens.len());
+    }
+    out.words(node.run.tokens());
+    out.words(&node.pages);
+    out.len(node.uses.steps().len());
+    for &(pages, tick) in node.uses.steps() {
+        out.u64(pages as u64);
+        out.u64(tick);
+    }
+    if let Some(key) = node.page_keys.last() {
+        out.bytes(key);
     }
 }
 
