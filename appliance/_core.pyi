@@ -14,6 +14,7 @@ __all__ = [
     "Tokenizer",
     "cut",
     "join_prompt",
+    "page_keys",
     "paged_attention",
     "set_attention_threads",
     "store_kv",
@@ -200,7 +201,7 @@ def cut(
 class PrefixIndex:
     """The pages of one device: free, in the radix tree, or leased. Thread-safe."""
 
-    def __new__(cls, *, page_size: int, pages: int) -> Self:
+    def __new__(cls, *, page_size: int, pages: int, pin_pages_max: int = 0) -> Self:
         """Raises ValueError unless there is a page and a row, and at most 2**32 slots."""
 
     def admit(
@@ -211,6 +212,8 @@ class PrefixIndex:
         *,
         after: int | None = None,
         conversation: bytes = b"",
+        priority: int = 0,
+        resumes: bool = False,
     ) -> Lease | None:
         """Match, lock and reserve in one call.
 
@@ -226,6 +229,9 @@ class PrefixIndex:
         with the page it ends in, and when a newer one takes its place: a page has one, and a
         `conversation` (any bytes; empty for none) its newest and the one continued to it.
 
+        `priority` (0 to 255): one step keeps the pages as long as 4,096 later uses would. `resumes`: a
+        preempted sequence goes on; what it finds and lacks is counted apart.
+
         Raises LookupError when `after` is not known (any more), and ValueError on malformed input or
         when `reserve_tokens` is more than the whole device has.
         """
@@ -233,9 +239,41 @@ class PrefixIndex:
     def node_tokens(self, node: int) -> int | None:
         """Tokens from position 0 to a tip; None when it is not known (any more)."""
 
+    def pin(self, node: int) -> None:
+        """Keep the path to a tip from eviction, whatever becomes of the tip. Pages that pinned paths
+        share count for each. Raises LookupError for an unknown node, ValueError, with the numbers, when
+        it does not fit `pin_pages_max`."""
+
+    def unpin(self, node: int) -> bool:
+        """Whether it was pinned."""
+
+    def explain(
+        self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]]
+    ) -> dict[str, int | str | bytes | None]:
+        """What an admission would find, and why not more; changes nothing.
+
+        hit_tokens (also the position of the first difference), miss_tokens, cause (`hit cold evicted
+        diverged truncated namespace`), and up to 8 tokens each of `before`, `asked` and `cached` (what
+        stands there instead), None when there is nothing to show. Shown is only what stands in a
+        namespace that the prompt has at that place itself: of other tenants nothing, not even that
+        they have something. Raises ValueError on malformed input.
+        """
+
+    def dump(self, fingerprint: bytes) -> bytes:
+        """The cached pages and what they hold, for `load` while the pages' contents are kept.
+        `fingerprint`: of all that makes K/V what they are. Leases, tips, pins and counters are left out."""
+
+    @staticmethod
+    def load(
+        dump: bytes, fingerprint: bytes, *, page_size: int, pages: int, pin_pages_max: int = 0
+    ) -> PrefixIndex:
+        """Raises ValueError, with the reason, for a dump that is damaged or of another fingerprint,
+        page_size or number of pages."""
+
     def stats(self) -> dict[str, int]:
-        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, nodes, tips,
-        hit_tokens, miss_tokens, evicted_pages, committed_tokens."""
+        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, pages_pinned, nodes,
+        tips, hit_tokens, miss_tokens, resumed_tokens, recomputed_tokens, evicted_pages,
+        committed_tokens."""
 
     def check(self) -> None:
         """Prove that every page is in exactly one place; raises AssertionError with what is wrong."""
@@ -300,6 +338,10 @@ class Lease:
     def release(self) -> None:
         """Unlock, and free the pages that the tree did not take. Idempotent. The page table is empty
         from then on."""
+
+def page_keys(token_ids: bytes, stretches: Sequence[tuple[bytes, int]], page_size: int) -> bytes:
+    """32 bytes for each full page: a BLAKE3 chain over namespaces and tokens from position 0 on, the
+    identity of a page outside the device. Raises ValueError when the stretches do not cover the tokens."""
 
 def store_kv(
     k: int,

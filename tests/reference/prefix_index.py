@@ -22,7 +22,8 @@ class CachedPage:
 
     page: int
     prefix: Prefix
-    last_use: int = 0
+    last_use: tuple[bool, int] = (False, 0)
+    """(whether it is not superseded, moment)"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -169,11 +170,26 @@ class PrefixOracle:
 
     def _add_tip(self, hold: Hold, node: int, page: CachedPage) -> None:
         """A conversation keeps its newest tip and the one continued to it, a page the newest."""
+        alive = self._live_tips()
+        outdated = []
         for number, other in list(self.tips.items()):
-            outdated = hold.conversation and other.conversation == hold.conversation
-            if (outdated and number != hold.continued) or other.page is page:
+            is_outdated = hold.conversation and other.conversation == hold.conversation
+            if is_outdated and number != hold.continued:
+                outdated += [other] if number in alive else []
+                del self.tips[number]
+            elif other.page is page:
                 del self.tips[number]
         self.tips[node] = Tip(path=page.prefix, page=page, conversation=hold.conversation)
+        for other in outdated:
+            self._supersede(other)
+
+    def _supersede(self, old: Tip) -> None:
+        """Where a conversation went before goes first, but for what a tip or a lock is on."""
+        tips = [self.tips[number] for number in self._live_tips()]
+        for cached in self._all():
+            kept = any(_is_on(tip, cached) for tip in tips) or self._is_protected(cached)
+            if _is_on(old, cached) and not kept:
+                cached.last_use = (False, cached.last_use[1])
 
     def tip(self, node: int) -> Prefix | None:
         """The path to a tip, if it is known."""
@@ -201,6 +217,9 @@ class PrefixOracle:
             "tips": len(self._live_tips()),
             "hit_tokens": self.hit_tokens,
             "miss_tokens": self.miss_tokens,
+            "resumed_tokens": 0,
+            "recomputed_tokens": 0,
+            "pages_pinned": 0,
             "evicted_pages": self.evicted_pages,
             "committed_tokens": self.committed_tokens,
         }
@@ -256,6 +275,9 @@ class PrefixOracle:
             ]
             leaf = min(leaves, key=lambda cached: cached.last_use)
             del self.cached[leaf.prefix]
+            above = self.cached.get(self._before(leaf.prefix))
+            if above is not None:
+                above.last_use = max(above.last_use, leaf.last_use)
             self.evicted_pages += 1
         taken = {cached.page for cached in self._all()}
         taken.update(p for other in self.holds for p in other.table if isinstance(p, int))
@@ -286,7 +308,7 @@ class PrefixOracle:
         self.ticks += 1
         for cached in self._all():
             if prefix[: len(cached.prefix)] == cached.prefix:
-                cached.last_use = self.ticks
+                cached.last_use = max(cached.last_use, (True, self.ticks))
 
     def _drop_superseded(self) -> None:
         for cached in self._all():
@@ -298,3 +320,7 @@ class PrefixOracle:
             )
             if longer and not self._is_protected(cached):
                 del self.cached[cached.prefix]
+
+
+def _is_on(tip: Tip, cached: CachedPage) -> bool:
+    return tip.page is cached or tip.path[: len(cached.prefix)] == cached.prefix

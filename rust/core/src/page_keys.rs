@@ -34,6 +34,9 @@ pub fn root_key(page_size: u32) -> PageKey {
 }
 
 /// The key of the page that follows `above`; `runs` are its tokens by namespace, neighbours different.
+///
+/// # Panics
+/// For a namespace or a run of 2^32 bytes or tokens.
 pub fn next_key<'a>(
     above: &PageKey,
     runs: impl IntoIterator<Item = (&'a [u8], &'a [u32])>,

@@ -25,6 +25,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     )?;
     module.add_function(wrap_pyfunction!(prompt::cut, module)?)?;
     module.add_function(wrap_pyfunction!(prompt::join_prompt, module)?)?;
+    module.add_function(wrap_pyfunction!(prefix_index::page_keys, module)?)?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<tokenizer::StreamDecoder>()?;
     Ok(())

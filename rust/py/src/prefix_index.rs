@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use appliance_core::prefix_index::{self as core, IndexError, LeaseId, Prompt};
+use appliance_core::page_keys;
+use appliance_core::prefix_index::{self as core, Cause, Difference, IndexError, LeaseId, Prompt};
 use pyo3::exceptions::{
     PyAssertionError, PyLookupError, PyOverflowError, PyRuntimeError, PyValueError,
 };
@@ -38,26 +39,76 @@ fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
     })
 }
 
+fn counted<'a>(
+    stretches: &'a [(PyBackedBytes, Bound<'_, PyAny>)],
+) -> PyResult<Vec<(&'a [u8], usize)>> {
+    let mut counted: Vec<(&[u8], usize)> = Vec::with_capacity(stretches.len());
+    for (namespace, tokens) in stretches {
+        counted.push((namespace, count(tokens)?));
+    }
+    Ok(counted)
+}
+
+fn cause_name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Hit => "hit",
+        Cause::Cold => "cold",
+        Cause::Evicted => "evicted",
+        Cause::Diverged => "diverged",
+        Cause::Truncated => "truncated",
+        Cause::Namespace => "namespace",
+    }
+}
+
+/// The keys of a path's full pages; see `_core.pyi`.
+#[pyfunction]
+pub fn page_keys<'py>(
+    py: Python<'py>,
+    token_ids: &[u8],
+    stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
+    page_size: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let token_ids = unpack("token_ids", token_ids)?;
+    let keys = page_keys::page_keys(&token_ids, &counted(&stretches)?, count(page_size)?);
+    let keys = keys.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(PyBytes::new(py, keys.as_flattened()))
+}
+
 #[pyclass(frozen, module = "appliance._core")]
 pub struct PrefixIndex {
     shared: Shared,
 }
 
+impl PrefixIndex {
+    fn of(index: core::PrefixIndex) -> Self {
+        Self {
+            shared: Arc::new(Mutex::new(index)),
+        }
+    }
+}
+
 #[pymethods]
 impl PrefixIndex {
     #[new]
-    #[pyo3(signature = (*, page_size, pages))]
-    fn new(page_size: &Bound<'_, PyAny>, pages: &Bound<'_, PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (*, page_size, pages, pin_pages_max=0))]
+    fn new(
+        page_size: &Bound<'_, PyAny>,
+        pages: &Bound<'_, PyAny>,
+        pin_pages_max: usize,
+    ) -> PyResult<Self> {
         let index = core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(raised)?;
-        Ok(Self {
-            shared: Arc::new(Mutex::new(index)),
-        })
+        Ok(Self::of(index.with_pins(pin_pages_max)))
     }
 
-    #[pyo3(signature = (
-        token_ids, stretches, reserve_tokens, *, after=None, conversation=b"".as_slice(),
-        priority=0, resumes=false
-    ))]
+    #[pyo3(
+        signature = (
+            token_ids, stretches, reserve_tokens, *,
+            after=None, conversation=b"".as_slice(), priority=0, resumes=false
+        ),
+        text_signature = "($self, token_ids, stretches, reserve_tokens, *, after=None, \
+            conversation=b'', priority=0, resumes=False)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
     fn admit(
         &self,
         token_ids: &[u8],
@@ -69,13 +120,10 @@ impl PrefixIndex {
         resumes: bool,
     ) -> PyResult<Option<Lease>> {
         let token_ids = unpack("token_ids", token_ids)?;
-        let mut counted: Vec<(&[u8], usize)> = Vec::with_capacity(stretches.len());
-        for (namespace, tokens) in &stretches {
-            counted.push((namespace, count(tokens)?));
-        }
+        let stretches = counted(&stretches)?;
         let prompt = Prompt {
             token_ids: &token_ids,
-            stretches: &counted,
+            stretches: &stretches,
             after,
             conversation,
             priority,
@@ -99,6 +147,59 @@ impl PrefixIndex {
         Ok(lock(&self.shared)?.node_tokens(node))
     }
 
+    fn pin(&self, node: u64) -> PyResult<()> {
+        lock(&self.shared)?.pin(node).map_err(raised)
+    }
+
+    fn unpin(&self, node: u64) -> PyResult<bool> {
+        Ok(lock(&self.shared)?.unpin(node))
+    }
+
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        token_ids: &[u8],
+        stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let token_ids = unpack("token_ids", token_ids)?;
+        let stretches = counted(&stretches)?;
+        let explained = lock(&self.shared)?.explain(&token_ids, &stretches);
+        let explained = explained.map_err(raised)?;
+        let dict = PyDict::new(py);
+        dict.set_item("hit_tokens", explained.hit_tokens)?;
+        dict.set_item("miss_tokens", explained.miss_tokens)?;
+        dict.set_item("cause", cause_name(explained.cause))?;
+        let difference = explained.difference;
+        let shown = |part: fn(&Difference) -> &[u32]| {
+            let tokens = difference.as_ref().map(part);
+            tokens.map(|tokens| pack(py, tokens)).transpose()
+        };
+        dict.set_item("before", shown(|difference| &difference.before)?)?;
+        dict.set_item("asked", shown(|difference| &difference.asked)?)?;
+        dict.set_item("cached", shown(|difference| &difference.cached)?)?;
+        Ok(dict)
+    }
+
+    fn dump<'py>(&self, py: Python<'py>, fingerprint: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = lock(&self.shared)?.dump(fingerprint);
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (dump, fingerprint, *, page_size, pages, pin_pages_max=0))]
+    fn load(
+        dump: &[u8],
+        fingerprint: &[u8],
+        page_size: &Bound<'_, PyAny>,
+        pages: &Bound<'_, PyAny>,
+        pin_pages_max: usize,
+    ) -> PyResult<Self> {
+        let (page_size, pages) = (count(page_size)?, count(pages)?);
+        let loaded = core::PrefixIndex::load(dump, fingerprint, page_size, pages);
+        let loaded = loaded.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self::of(loaded.with_pins(pin_pages_max)))
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = lock(&self.shared)?.stats();
         let dict = PyDict::new(py);
@@ -109,8 +210,11 @@ impl PrefixIndex {
         dict.set_item("pages_evictable", stats.pages_evictable)?;
         dict.set_item("nodes", stats.nodes)?;
         dict.set_item("tips", stats.tips)?;
+        dict.set_item("pages_pinned", stats.pages_pinned)?;
         dict.set_item("hit_tokens", stats.hit_tokens)?;
         dict.set_item("miss_tokens", stats.miss_tokens)?;
+        dict.set_item("resumed_tokens", stats.resumed_tokens)?;
+        dict.set_item("recomputed_tokens", stats.recomputed_tokens)?;
         dict.set_item("evicted_pages", stats.evicted_pages)?;
         dict.set_item("committed_tokens", stats.committed_tokens)?;
         Ok(dict)

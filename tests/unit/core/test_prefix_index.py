@@ -288,3 +288,73 @@ def test_threads_may_share_an_index() -> None:
         thread.join()
     assert not failures
     assert index.stats()["pages_leased"] == 0
+
+
+def test_a_pin_keeps_a_path_within_the_budget() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=8, pin_pages_max=3)
+    lease = index.admit(pack(range(10)), [(PUBLIC, 10)], 10)
+    assert lease is not None
+    lease.commit(10)
+    lease.release()
+    index.pin(lease.node)
+    assert index.stats()["pages_pinned"] == 3
+    assert index.clear() == 0
+    other = index.admit(pack([7]), [(PUBLIC, 1)], 1)
+    assert other is not None
+    other.commit(1)
+    other.release()
+    with pytest.raises(ValueError, match="1 pages does not fit: 3 of at most 3"):
+        index.pin(other.node)
+    with pytest.raises(LookupError):
+        index.pin(99)
+    assert index.unpin(lease.node) is True
+    assert index.unpin(lease.node) is False
+    assert index.clear() == 4
+
+
+def test_an_explanation_shows_the_first_difference_and_nothing_of_other_tenants() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=32)
+    serve(index, list(range(20)), (PUBLIC, 6), (ALICE, 14))
+    edited = [*range(10), 77, *range(11, 20)]
+    assert index.explain(pack(edited), [(PUBLIC, 6), (ALICE, 14)]) == {
+        "hit_tokens": 10,
+        "miss_tokens": 10,
+        "cause": "diverged",
+        "before": pack(range(2, 10)),
+        "asked": pack([77, *range(11, 18)]),
+        "cached": pack(range(10, 18)),
+    }
+    hidden = index.explain(pack(edited), [(PUBLIC, 6), (BOB, 14)])
+    assert (hidden["hit_tokens"], hidden["cause"], hidden["cached"]) == (6, "cold", None)
+    whole = index.explain(pack(range(20)), [(PUBLIC, 6), (ALICE, 14)])
+    assert (whole["miss_tokens"], whole["cause"]) == (1, "hit")
+    with pytest.raises(ValueError, match="stretches"):
+        index.explain(pack([1]), [])
+
+
+def test_a_dump_is_loaded_again_and_a_damaged_one_is_a_value_error() -> None:
+    index = _core.PrefixIndex(page_size=4, pages=8)
+    serve(index, list(range(10)))
+    dump = index.dump(b"model")
+    loaded = _core.PrefixIndex.load(dump, b"model", page_size=4, pages=8)
+    loaded.check()
+    assert serve(loaded, list(range(10))) == 9
+    for damaged in (b"", dump[:-1], dump[:40] + b"?" + dump[41:]):
+        with pytest.raises(ValueError, match="dump"):
+            _core.PrefixIndex.load(damaged, b"model", page_size=4, pages=8)
+    with pytest.raises(ValueError, match="another model"):
+        _core.PrefixIndex.load(dump, b"other", page_size=4, pages=8)
+
+
+def test_page_keys_are_those_of_the_definition() -> None:
+    tokens = [i * 0x01010101 for i in range(8)]
+    keys = _core.page_keys(pack(tokens), [(b"public", 5), (b"tenant a", 3)], 4)
+    # From another implementation of BLAKE3, over bytes put together by hand.
+    assert keys.hex() == (
+        "92fe52a8395c173e088146b10b8472b9162efbdd696224b8038d5bffc1612db2"
+        "84b4c664ab3cb255022af4a8db6a87bf14423fe9ad7d0d05f85f321ed2176114"
+    )
+    assert _core.page_keys(pack(tokens), [(b"public", 8)], 9) == b""
+    for stretches, page_size in (([], 4), ([(b"public", 8)], 0), ([(b"public", 8)], -1)):
+        with pytest.raises(ValueError, match=r"\w"):
+            _core.page_keys(pack(tokens), stretches, page_size)

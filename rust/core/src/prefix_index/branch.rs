@@ -95,6 +95,22 @@ impl Tree {
         id
     }
 
+    /// Add a node with all pairs of `run`; `None` when the parent cannot have it as a child.
+    pub(super) fn load_child(
+        &mut self,
+        parent: Option<NodeId>,
+        run: &Run,
+        pages: &[PageId],
+    ) -> Option<NodeId> {
+        let first = run.pairs(0..self.page_size.min(run.len()));
+        let is_partial = |id: NodeId| !self.node(id).run.len().is_multiple_of(self.page_size);
+        if self.children(parent).contains_key(&*first) || parent.is_some_and(is_partial) {
+            return None;
+        }
+        let start = parent.map_or(0, |id| self.node(id).end());
+        Some(self.add_child(parent, start, run, 0..run.len(), pages))
+    }
+
     /// Find the keys of the pages that have become full.
     fn add_page_keys(&mut self, id: NodeId) {
         let node = self.node(id);

@@ -73,6 +73,16 @@ impl Uses {
         }
     }
 
+    pub(super) fn steps(&self) -> &[(usize, Tick)] {
+        &self.steps
+    }
+
+    /// Take what `steps` gave; false when it cannot have given it.
+    pub(super) fn restore(&mut self, steps: &[(usize, Tick)]) -> bool {
+        self.steps = steps.to_vec();
+        self.is_sound()
+    }
+
     /// Whether pages ascend and uses descend.
     pub(super) fn is_sound(&self) -> bool {
         let mut pairs = self.steps.windows(2);

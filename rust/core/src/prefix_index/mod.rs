@@ -12,7 +12,9 @@
 mod admit;
 mod branch;
 mod check;
+mod codec;
 mod commit;
+mod dump;
 mod evict;
 mod evicted;
 mod explain;
@@ -36,6 +38,7 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 pub use admit::Prompt;
+pub use dump::LoadError;
 pub use evict::PRIORITY_USES;
 pub use explain::{CONTEXT_TOKENS, Cause, Difference, Explanation};
 pub use lease::{Lease, LeaseId, RowCopy};

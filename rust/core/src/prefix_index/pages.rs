@@ -19,6 +19,23 @@ impl PagePool {
         }
     }
 
+    /// All pages but those in use; `None` when one of these is no page, or is named twice.
+    pub(super) fn without(total: usize, used: impl Iterator<Item = PageId>) -> Option<Self> {
+        let total = u32::try_from(total).ok()?;
+        let mut taken: Vec<PageId> = used.collect();
+        taken.sort_unstable();
+        let fresh = taken.last().map_or(Some(0), |last| last.checked_add(1))?;
+        if fresh > total || taken.windows(2).any(|pair| pair[0] == pair[1]) {
+            return None;
+        }
+        let is_free = |page: &PageId| taken.binary_search(page).is_err();
+        Some(Self {
+            total,
+            fresh,
+            returned: (0..fresh).filter(is_free).collect(),
+        })
+    }
+
     pub(super) fn total(&self) -> usize {
         self.total as usize
     }

@@ -225,6 +225,14 @@ impl Tree {
         token_ids
     }
 
+    pub(super) fn touches(&self) -> u64 {
+        self.touches
+    }
+
+    pub(super) fn set_touches(&mut self, touches: u64) {
+        self.touches = touches;
+    }
+
     pub(super) fn root_key(&self) -> PageKey {
         self.root_key
     }

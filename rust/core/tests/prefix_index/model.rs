@@ -4,7 +4,9 @@
 //! It does not choose page ids, nor among equally good copy sources: there it follows the index
 //! under test, after making sure that the choice was allowed.
 
-use appliance_core::prefix_index::{IndexError, PRIORITY_USES, PageId, RowCopy, Stats};
+use appliance_core::prefix_index::{PRIORITY_USES, PageId, RowCopy, Stats};
+
+use crate::tips::Tip;
 
 /// (namespace, token id)
 pub type Pair = (u8, u32);
@@ -18,7 +20,7 @@ pub struct Entry {
     pub path: Vec<Pair>,
     pub page: PageId,
     /// (whether it is not superseded, moment moved by priority)
-    last_use: (bool, u64),
+    pub last_use: (bool, u64),
 }
 
 /// A page of a lease's table: whose it is.
@@ -33,12 +35,12 @@ pub struct Hold {
     pub path: Vec<Pair>,
     pub table: Vec<Place>,
     /// The entries of the committed full pages, from the first on.
-    full: Vec<EntryId>,
-    source: Option<EntryId>,
+    pub full: Vec<EntryId>,
+    pub source: Option<EntryId>,
     hit_tokens: usize,
-    committed: usize,
-    has_committed: bool,
-    turn: Turn,
+    pub committed: usize,
+    pub has_committed: bool,
+    pub turn: Turn,
 }
 
 /// Whose turn a request is, and the tip it goes on from.
@@ -50,25 +52,15 @@ pub struct Turn {
     pub resumes: bool,
 }
 
-/// Where a released lease ended.
-#[derive(Debug)]
-struct Tip {
-    number: u64,
-    path: Vec<Pair>,
-    /// The entry it ends in: it dies with it.
-    entry: EntryId,
-    turn: Turn,
-}
-
 pub struct Model {
-    page_size: usize,
+    pub page_size: usize,
     pages: usize,
     pub entries: Vec<Entry>,
     pub holds: Vec<Option<Hold>>,
-    tips: Vec<Tip>,
+    pub tips: Vec<Tip>,
     /// Numbers of tips, their pages, and the entries they end in.
-    pins: Vec<(u64, usize, EntryId)>,
-    pin_pages_max: usize,
+    pub pins: Vec<(u64, usize, EntryId)>,
+    pub pin_pages_max: usize,
     entry_count: u64,
     ticks: u64,
     counters: Stats,
@@ -115,7 +107,7 @@ impl Model {
     }
 
     /// `extra`: entries an admission in progress uses.
-    fn is_protected(&self, entry: &Entry, extra: &[EntryId]) -> bool {
+    pub fn is_protected(&self, entry: &Entry, extra: &[EntryId]) -> bool {
         let is_used = |other: &Entry| {
             let of_hold = |hold: &Hold| {
                 hold.table.contains(&Place::Entry(other.id))
@@ -145,7 +137,7 @@ impl Model {
         self.pages - self.entries.len() - self.leased()
     }
 
-    fn touch(&mut self, path: &[Pair], priority: u8) {
+    pub fn touch(&mut self, path: &[Pair], priority: u8) {
         self.ticks += 1;
         let now = (true, self.ticks + u64::from(priority) * PRIORITY_USES);
         for entry in &mut self.entries {
@@ -195,7 +187,7 @@ impl Model {
     }
 
     /// Unprotected entries whose rows another entry has as well, and more, are not kept.
-    fn drop_superseded(&mut self) {
+    pub fn drop_superseded(&mut self) {
         let superseded = |entry: &Entry| {
             let longer = |other: &Entry| {
                 other.path.len() > entry.path.len()
@@ -378,112 +370,6 @@ impl Model {
         if is_full {
             hold.full.push(id);
         }
-    }
-
-    pub fn release(&mut self, lease: usize, number: u64) {
-        let Some(hold) = self.holds[lease].take() else {
-            return;
-        };
-        let last = match hold.table.get(hold.full.len()) {
-            Some(&Place::Entry(tail)) => Some(tail),
-            _ => hold.full.last().copied(),
-        };
-        if let Some(id) = last {
-            let path = self.entry(id).path.clone();
-            self.touch(&path, hold.turn.priority);
-            if hold.has_committed && path.len() == hold.committed {
-                self.add_tip(Tip {
-                    number,
-                    path,
-                    entry: id,
-                    turn: hold.turn,
-                });
-            }
-        }
-        self.drop_superseded();
-    }
-
-    /// A conversation keeps its newest tip and the one continued to it, a page the newest.
-    fn add_tip(&mut self, tip: Tip) {
-        let is_outdated = |other: &Tip| {
-            let of_conversation = !tip.turn.conversation.is_empty()
-                && other.turn.conversation == tip.turn.conversation;
-            of_conversation && Some(other.number) != tip.turn.continued
-        };
-        let (outdated, mut kept): (Vec<Tip>, Vec<Tip>) = std::mem::take(&mut self.tips)
-            .into_iter()
-            .partition(is_outdated);
-        kept.retain(|other| other.entry != tip.entry);
-        kept.push(tip);
-        self.tips = kept;
-        for other in outdated {
-            self.supersede(&other);
-        }
-    }
-
-    /// Where a conversation went before goes first, but for what a tip or a lock is on.
-    fn supersede(&mut self, old: &Tip) {
-        let is_on =
-            |tip: &Tip, entry: &Entry| tip.entry == entry.id || tip.path.starts_with(&entry.path);
-        if !self.entries.iter().any(|entry| entry.id == old.entry) {
-            return;
-        }
-        let is_superseded = |entry: &&Entry| {
-            let is_kept = self.live_tips().any(|tip| is_on(tip, entry));
-            is_on(old, entry) && !is_kept && !self.is_protected(entry, &[])
-        };
-        let all = self.entries.iter();
-        let superseded: Vec<EntryId> = all.filter(is_superseded).map(|e| e.id).collect();
-        for entry in &mut self.entries {
-            if superseded.contains(&entry.id) {
-                entry.last_use.0 = false;
-            }
-        }
-    }
-
-    /// Judges the answer to a pin.
-    pub fn pin(&mut self, number: u64, answer: Result<(), IndexError>) {
-        let tip = self.live_tips().find(|tip| tip.number == number);
-        let tip = tip.map(|tip| (tip.path.len().div_ceil(self.page_size), tip.entry));
-        let pinned = self.pages_pinned();
-        let pages_max = self.pin_pages_max;
-        let is_pinned = self.pins.iter().any(|&(other, ..)| other == number);
-        let expected = match tip {
-            _ if is_pinned => Ok(()),
-            None => Err(IndexError::UnknownNode),
-            Some((pages, _)) if pinned + pages > pages_max => Err(IndexError::PinBudget {
-                pages,
-                pinned,
-                pages_max,
-            }),
-            Some((pages, entry)) => {
-                self.pins.push((number, pages, entry));
-                Ok(())
-            }
-        };
-        assert_eq!(answer, expected);
-    }
-
-    pub fn unpin(&mut self, number: u64) -> bool {
-        let before = self.pins.len();
-        self.pins.retain(|&(other, ..)| other != number);
-        self.drop_superseded();
-        self.pins.len() < before
-    }
-
-    fn pages_pinned(&self) -> usize {
-        self.pins.iter().map(|&(_, pages, _)| pages).sum()
-    }
-
-    /// The path to a tip, if it is known.
-    pub fn tip(&self, number: u64) -> Option<&[Pair]> {
-        let tip = self.live_tips().find(|tip| tip.number == number);
-        tip.map(|tip| &*tip.path)
-    }
-
-    fn live_tips(&self) -> impl Iterator<Item = &Tip> {
-        let lives = |tip: &&Tip| self.entries.iter().any(|entry| entry.id == tip.entry);
-        self.tips.iter().filter(lives)
     }
 
     pub fn clear(&mut self) -> usize {

@@ -4,6 +4,7 @@
 
 mod accounting;
 mod borders;
+mod dump;
 mod explain;
 mod matching;
 mod pins;

@@ -1,0 +1,378 @@
+//! The index, its model, and a simulated device: every operation is done to all of them.
+
+use std::collections::HashMap;
+
+use appliance_core::prefix_index::{
+    IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats,
+};
+use proptest::sample::Index;
+
+use crate::Operation;
+use crate::model::{Answer, Model, Pair, Place, Turn};
+
+/// A running sequence, as an engine has it.
+struct Sequence {
+    lease: LeaseId,
+    path: Vec<Pair>,
+    /// Leading tokens whose rows are written.
+    computed: usize,
+    /// Not done before the first write: the source has to stay as it is until then.
+    copy: Option<RowCopy>,
+}
+
+/// The index, its model, and a device whose rows hold the path they were computed from.
+pub struct World {
+    page_size: usize,
+    namespaces: u8,
+    alphabet: u32,
+    index: PrefixIndex,
+    model: Model,
+    sequences: Vec<Option<Sequence>>,
+    device: HashMap<(PageId, usize), Vec<Pair>>,
+    paths: Vec<Vec<Pair>>,
+    /// Numbers of the released leases, in that order.
+    released: Vec<u64>,
+}
+
+const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
+const CONVERSATIONS: [&[u8]; 4] = [b"", b"", b"a", b"b"];
+
+fn in_turn((conversation, priority, resumes): (u8, u8, bool)) -> Turn {
+    Turn {
+        conversation: CONVERSATIONS[conversation as usize],
+        continued: None,
+        priority,
+        resumes,
+    }
+}
+
+impl World {
+    pub fn new((page_size, pages, namespaces, alphabet): (usize, usize, u8, u32)) -> Self {
+        Self {
+            page_size,
+            namespaces,
+            alphabet,
+            index: PrefixIndex::new(page_size, pages)
+                .unwrap()
+                .with_pins(pages / 2),
+            model: Model::new(page_size, pages, pages / 2),
+            sequences: Vec::new(),
+            device: HashMap::new(),
+            paths: Vec::new(),
+            released: Vec::new(),
+        }
+    }
+
+    fn table(&self, lease: LeaseId) -> Vec<PageId> {
+        self.index.lease(lease).unwrap().page_table().to_vec()
+    }
+
+    /// Pages that the index says are fresh: nobody has them, and what is in them is lost.
+    fn receive(&mut self, pages: &[PageId]) {
+        for &page in pages {
+            for row in 0..self.page_size {
+                self.device.remove(&(page, row));
+            }
+        }
+    }
+
+    /// `tip_tokens`: how much of the path is before the tip that the turn goes on from.
+    fn admit(&mut self, path: Vec<Pair>, room: usize, turn: Turn, tip_tokens: usize) {
+        let new = &path[tip_tokens..];
+        let tokens: Vec<u32> = new.iter().map(|pair| pair.1).collect();
+        let runs = new.chunk_by(|left, right| left.0 == right.0);
+        let stretches: Vec<(&[u8], usize)> = runs
+            .map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
+            .collect();
+        let reserve_tokens = path.len() + room;
+        let capacity = self.index.stats().pages_total * self.page_size;
+        let prompt = Prompt {
+            token_ids: &tokens,
+            stretches: &stretches,
+            after: turn.continued,
+            conversation: turn.conversation,
+            priority: turn.priority,
+            resumes: turn.resumes,
+        };
+        let admitted = self.index.admit(&prompt, reserve_tokens);
+        if path.is_empty() || reserve_tokens > capacity {
+            assert!(admitted.is_err());
+            return;
+        }
+        let id = admitted.unwrap();
+        let answer = id.map(|id| {
+            let lease = self.index.lease(id).unwrap();
+            assert_eq!(lease.prompt_tokens(), path.len());
+            Answer {
+                hit_tokens: lease.hit_tokens(),
+                copy: lease.copy(),
+                page_table: lease.page_table().to_vec(),
+            }
+        });
+        self.model
+            .admit(path.clone(), reserve_tokens, turn, answer.as_ref());
+        self.paths.push(path.clone());
+        let (Some(lease), Some(answer)) = (id, answer) else {
+            return;
+        };
+        assert!(
+            answer.hit_tokens < path.len(),
+            "one token is always computed"
+        );
+        let not_fresh = answer.hit_tokens - answer.copy.map_or(0, |copy| copy.rows);
+        self.receive(&answer.page_table[not_fresh.div_ceil(self.page_size)..]);
+        self.sequences.push(Some(Sequence {
+            lease,
+            path,
+            computed: answer.hit_tokens,
+            copy: answer.copy,
+        }));
+    }
+
+    fn go_on(&mut self, back: usize, new: Vec<Pair>, room: usize, turn: Turn) {
+        let Some(&number) = self.released.iter().rev().nth(back) else {
+            return;
+        };
+        let known = self.model.tip(number);
+        assert_eq!(self.index.node_tokens(number), known.map(<[Pair]>::len));
+        if let Some(path) = known {
+            let tip_tokens = path.len();
+            let path = path.iter().copied().chain(new).collect();
+            let continued = Some(number);
+            self.admit(path, room, Turn { continued, ..turn }, tip_tokens);
+        } else {
+            let prompt = Prompt {
+                after: Some(number),
+                ..Prompt::default()
+            };
+            let refused = self.index.admit(&prompt, 1);
+            assert_eq!(refused, Err(IndexError::UnknownNode));
+        }
+    }
+
+    fn copy_rows(&mut self, copy: Option<RowCopy>) {
+        let Some(copy) = copy else { return };
+        for row in 0..copy.rows {
+            let content = self.device[&(copy.source_page, row)].clone();
+            self.device.insert((copy.target_page, row), content);
+        }
+    }
+
+    fn compute(&mut self, number: usize, tokens: &[u32]) {
+        let Some(mut sequence) = self.sequences[number].take() else {
+            return;
+        };
+        let copy = sequence.copy.take();
+        self.copy_rows(copy);
+        let namespace = sequence.path.last().unwrap().0;
+        for &token in tokens {
+            let position = sequence.computed;
+            let table = self.table(sequence.lease);
+            if position == table.len() * self.page_size {
+                let grown = self.index.grow(sequence.lease, position + 1).unwrap();
+                let new = self.table(sequence.lease);
+                let answer = grown.then_some(&new[..]);
+                self.model.grow(number, position + 1, answer);
+                assert!(new.starts_with(&table), "a page table changed");
+                self.receive(&new[table.len()..]);
+                if !grown {
+                    break;
+                }
+            }
+            if position == sequence.path.len() {
+                let token = token % self.alphabet;
+                self.index.append(sequence.lease, &[token]).unwrap();
+                sequence.path.push((namespace, token));
+            }
+            let page = self.table(sequence.lease)[position / self.page_size];
+            let row = position % self.page_size;
+            self.assert_writable(number, page, row);
+            let content = sequence.path[..=position].to_vec();
+            self.device.insert((page, row), content);
+            sequence.computed += 1;
+        }
+        self.sequences[number] = Some(sequence);
+    }
+
+    /// Nobody but this sequence can read the row.
+    fn assert_writable(&self, number: usize, page: PageId, row: usize) {
+        for entry in self.model.entries.iter().filter(|e| e.page == page) {
+            let rows = (entry.path.len() - 1) % self.page_size + 1;
+            assert!(row >= rows, "a committed row is written again");
+        }
+        for (other, sequence) in self.sequences.iter().enumerate() {
+            if let Some(sequence) = sequence {
+                let has_page = self.table(sequence.lease).contains(&page);
+                assert!(other == number || !has_page, "two sequences write one page");
+            }
+        }
+    }
+
+    fn commit(&mut self, number: usize, back: usize) {
+        let Some(sequence) = &mut self.sequences[number] else {
+            return;
+        };
+        let copy = sequence.copy.take();
+        let lease = sequence.lease;
+        let path = sequence.path[..sequence.computed.saturating_sub(back)].to_vec();
+        self.copy_rows(copy);
+        let table = self.table(lease);
+        self.index.commit(lease, path.len()).unwrap();
+        assert_eq!(self.table(lease), table, "a page table changed");
+        self.model.commit(number, &path);
+        self.paths.push(path);
+    }
+
+    fn release(&mut self, number: usize) {
+        if let Some(sequence) = self.sequences[number].take() {
+            self.index.release(sequence.lease);
+            self.index.release(sequence.lease);
+            self.model.release(number, sequence.lease.number());
+            self.released.push(sequence.lease.number());
+        }
+    }
+
+    fn in_world(&self, pairs: Vec<Pair>) -> Vec<Pair> {
+        let (namespaces, alphabet) = (self.namespaces, self.alphabet);
+        let pairs = pairs.into_iter();
+        pairs
+            .map(|(n, token)| (n % namespaces, token % alphabet))
+            .collect()
+    }
+
+    pub fn run(&mut self, operation: Operation) {
+        let numbers = 0..self.sequences.len();
+        let live: Vec<usize> = numbers.filter(|&n| self.sequences[n].is_some()).collect();
+        let pick = |lease: Index| (!live.is_empty()).then(|| *lease.get(&live));
+        match operation {
+            Operation::Admit {
+                earlier,
+                new,
+                room,
+                turn,
+            } => {
+                let mut path = Vec::new();
+                if let (Some((which, cut)), false) = (earlier, self.paths.is_empty()) {
+                    let whole = which.get(&self.paths);
+                    path = whole[..cut.index(whole.len() + 1)].to_vec();
+                }
+                path.extend(self.in_world(new));
+                self.admit(path, room, in_turn(turn), 0);
+            }
+            Operation::Continue {
+                back,
+                new,
+                room,
+                turn,
+            } => {
+                let new = self.in_world(new);
+                self.go_on(back, new, room, in_turn(turn));
+            }
+            Operation::Compute { lease, tokens } => {
+                if let Some(number) = pick(lease) {
+                    self.compute(number, &tokens);
+                }
+            }
+            Operation::Commit { lease, back } => {
+                if let Some(number) = pick(lease) {
+                    self.commit(number, back);
+                }
+            }
+            Operation::Release { lease } => {
+                if let Some(number) = pick(lease) {
+                    self.release(number);
+                }
+            }
+            Operation::Pin { back } => {
+                if let Some(&number) = self.released.iter().rev().nth(back) {
+                    let answer = self.index.pin(number);
+                    self.model.pin(number, answer);
+                }
+            }
+            Operation::Unpin { back } => {
+                if let Some(&number) = self.released.iter().rev().nth(back) {
+                    assert_eq!(self.index.unpin(number), self.model.unpin(number));
+                }
+            }
+            Operation::Clear => assert_eq!(self.index.clear(), self.model.clear()),
+        }
+    }
+
+    /// The accounting, the model, and the contents of every row that somebody may read.
+    pub fn verify(&self) {
+        self.index.check().unwrap();
+        let stats = self.index.stats();
+        assert!(stats.nodes <= stats.pages_cached);
+        assert_eq!(Stats { nodes: 0, ..stats }, self.model.stats());
+        for &number in &self.released {
+            let known = self.model.tip(number).map(<[Pair]>::len);
+            assert_eq!(self.index.node_tokens(number), known, "tip {number}");
+        }
+        for entry in &self.model.entries {
+            let start = (entry.path.len() - 1) / self.page_size * self.page_size;
+            for position in start..entry.path.len() {
+                self.assert_content(entry.page, &entry.path[..=position]);
+            }
+        }
+        for (number, sequence) in self.sequences.iter().enumerate() {
+            let Some(sequence) = sequence else { continue };
+            let lease = self.index.lease(sequence.lease).unwrap();
+            let places = &self.model.holds[number].as_ref().unwrap().table;
+            let pages = lease.page_table();
+            let tokens: Vec<u32> = sequence.path.iter().map(|pair| pair.1).collect();
+            assert_eq!(self.index.token_ids(sequence.lease), Ok(tokens));
+            let expected = places.iter().map(|place| match place {
+                Place::Lease(page) => *page,
+                Place::Entry(id) => self.model.entry(*id).page,
+            });
+            assert_eq!(pages, expected.collect::<Vec<_>>());
+            let mut readable = sequence.computed;
+            if let Some(copy) = sequence.copy {
+                readable -= copy.rows;
+                for row in 0..copy.rows {
+                    self.assert_content_of_row(
+                        copy.source_page,
+                        row,
+                        &sequence.path[..=readable + row],
+                    );
+                }
+            }
+            for position in 0..readable {
+                self.assert_content(
+                    pages[position / self.page_size],
+                    &sequence.path[..=position],
+                );
+            }
+        }
+    }
+
+    fn assert_content(&self, page: PageId, path: &[Pair]) {
+        self.assert_content_of_row(page, (path.len() - 1) % self.page_size, path);
+    }
+
+    fn assert_content_of_row(&self, page: PageId, row: usize, path: &[Pair]) {
+        let content = self.device.get(&(page, row));
+        assert_eq!(
+            content.map(Vec::as_slice),
+            Some(path),
+            "page {page}, row {row}"
+        );
+    }
+
+    /// Give everything back: nothing may be left in use.
+    pub fn finish(&mut self) {
+        for number in 0..self.sequences.len() {
+            self.release(number);
+            self.verify();
+        }
+        for number in self.released.clone() {
+            assert_eq!(self.index.unpin(number), self.model.unpin(number));
+        }
+        let stats = self.index.stats();
+        assert_eq!(stats.pages_leased, 0);
+        assert_eq!(stats.pages_evictable, stats.pages_cached);
+        self.run(Operation::Clear);
+        assert_eq!(self.index.stats().pages_free, stats.pages_total);
+        self.verify();
+    }
+}
