@@ -34,6 +34,11 @@ class Tokenizer:
         """One more than the largest token id."""
 
     @property
+    def is_fast(self) -> bool:
+        """Ordinary texts are encoded from tables, ten times faster, with the same ids: byte-level
+        vocabularies with GPT-2's or GPT-4's split."""
+
+    @property
     def fingerprint(self) -> str:
         """BLAKE3 of the tokenizer JSON, hex."""
 

@@ -67,6 +67,7 @@ def test_a_trained_vocabulary_gives_the_ids_of_transformers(name: Name) -> None:
     theirs = PreTrainedTokenizerFast(
         tokenizer_object=oracle(name), clean_up_tokenization_spaces=False
     )
+    assert ours.is_fast is (name in ("byte-level", "llama3"))
     compare(ours, theirs, random_texts())
     compare(ours, theirs, readme_pieces())
 
@@ -75,6 +76,7 @@ def test_a_trained_vocabulary_gives_the_ids_of_transformers(name: Name) -> None:
 def test_the_real_vocabulary_gives_the_ids_of_transformers(smollm2_dir: Path) -> None:
     ours = Tokenizer((smollm2_dir / "tokenizer.json").read_bytes(), memo_bytes_max=0)
     theirs = AutoTokenizer.from_pretrained(smollm2_dir)
+    assert ours.is_fast
     compare(ours, theirs, random_texts())
     compare(ours, theirs, readme_pieces())
     dice = random.Random("call")

@@ -44,6 +44,11 @@ impl Tokenizer {
     }
 
     #[getter]
+    fn is_fast(&self) -> bool {
+        self.0.is_fast()
+    }
+
+    #[getter]
     fn fingerprint(&self) -> &str {
         self.0.fingerprint()
     }

@@ -213,10 +213,10 @@ def test_a_token_costs_the_same_however_long_the_reply_is() -> None:
 
     def seconds(count: int) -> float:
         decoder = StreamDecoder(tokenizer, stop=["\nUser:", "naïve text"])
-        started = time.perf_counter()
+        started = time.thread_time()
         for token in tokens[:count]:
             decoder.push(token)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     short = min(seconds(len(tokens) // 8) for _ in range(3))
     whole = min(seconds(len(tokens)) for _ in range(3))
