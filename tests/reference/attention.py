@@ -16,11 +16,13 @@ def gather(cache: torch.Tensor, page_table: list[int], context: int) -> torch.Te
     return torch.stack(rows)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None = None
+) -> torch.Tensor:
     """Attention of one sequence whose queries are the last positions of its context, float64.
 
     `q`: [queries, heads, head_dim]; `k`, `v`: [context, kv_heads, head_dim]. Query head h uses K/V
-    head h // (heads // kv_heads).
+    head h // (heads // kv_heads), and sees its own position and the `window - 1` before it.
     """
     queries, heads, _ = q.shape
     context, kv_heads, _ = k.shape
@@ -30,6 +32,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> t
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale
     query_positions = torch.arange(context - queries, context)
     hidden = torch.arange(context)[None, :] > query_positions[:, None]
+    if window is not None:
+        hidden |= torch.arange(context)[None, :] <= query_positions[:, None] - window
     weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, v)
 
@@ -43,6 +47,7 @@ def paged_attention(
     contexts: list[int],
     page_tables: list[list[int]],
     scale: float,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Attention of a ragged batch, float64 [tokens, heads, head_dim].
 
@@ -54,5 +59,5 @@ def paged_attention(
         torch.split_with_sizes(q, queries), contexts, page_tables, strict=True
     ):
         k, v = gather(k_cache, table, context), gather(v_cache, table, context)
-        parts.append(attend(part, k, v, scale))
+        parts.append(attend(part, k, v, scale, window))
     return torch.cat(parts)

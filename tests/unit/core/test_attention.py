@@ -1,10 +1,11 @@
 """CPU paged attention: against the slow reference, and on input that does not fit."""
 
-import math
 import os
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,134 +13,7 @@ import torch
 
 from appliance import _core
 from appliance.tokens import pack
-from tests.reference import attention as reference
-
-GARBAGE = float("nan")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A ragged batch over caches whose unused rows hold NaN."""
-
-    q: torch.Tensor
-    k_cache: torch.Tensor
-    v_cache: torch.Tensor
-    queries: list[int]
-    contexts: list[int]
-    page_tables: list[list[int]]
-    scale: float
-
-    @classmethod
-    def random(
-        cls,
-        seed: int,
-        sequences: list[tuple[int, int]],
-        *,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        page_size: int,
-        spread: float = 1.0,
-    ) -> "Call":
-        """`sequences`: (queries, context) of each."""
-        generator = torch.Generator().manual_seed(seed)
-        counts = [-(-context // page_size) for _, context in sequences]
-        pages = sum(counts) + 3
-        order = torch.randperm(pages, generator=generator).tolist()
-        tables = [[order.pop() for _ in range(count)] for count in counts]
-        shape = (pages, kv_heads, page_size, head_dim)
-        k_cache, v_cache = torch.full(shape, GARBAGE), torch.full(shape, GARBAGE)
-        for (_, context), table in zip(sequences, tables, strict=True):
-            slots = [table[p // page_size] * page_size + p % page_size for p in range(context)]
-            k, v = torch.randn(2, context, kv_heads, head_dim, generator=generator) * spread
-            store(k, v, k_cache, v_cache, slots)
-        tokens = sum(queries for queries, _ in sequences)
-        return cls(
-            q=torch.randn(tokens, heads, head_dim, generator=generator) * spread,
-            k_cache=k_cache,
-            v_cache=v_cache,
-            queries=[queries for queries, _ in sequences],
-            contexts=[context for _, context in sequences],
-            page_tables=tables,
-            scale=1 / math.sqrt(head_dim),
-        )
-
-    def arguments(self) -> dict[str, Any]:
-        pages, kv_heads, page_size, head_dim = self.k_cache.shape
-        return {
-            "query_starts": starts(self.queries),
-            "context_lens": pack(self.contexts),
-            "page_tables": pack([page for table in self.page_tables for page in table]),
-            "page_starts": starts([len(table) for table in self.page_tables]),
-            "heads": self.q.shape[1],
-            "kv_heads": kv_heads,
-            "head_dim": head_dim,
-            "pages": pages,
-            "page_size": page_size,
-            "scale": self.scale,
-        }
-
-    def run(self, **changed: Any) -> torch.Tensor:
-        out = torch.full_like(self.q, GARBAGE)
-        _core.paged_attention(
-            out.data_ptr(),
-            self.q.data_ptr(),
-            self.k_cache.data_ptr(),
-            self.v_cache.data_ptr(),
-            **{**self.arguments(), **changed},
-        )
-        return out
-
-    def expected(self) -> torch.Tensor:
-        return reference.paged_attention(
-            self.q,
-            self.k_cache,
-            self.v_cache,
-            queries=self.queries,
-            contexts=self.contexts,
-            page_tables=self.page_tables,
-            scale=self.scale,
-        )
-
-    def alone(self, i: int) -> "Call":
-        """Sequence `i` as a batch of its own."""
-        return replace(
-            self,
-            q=torch.split_with_sizes(self.q, self.queries)[i].clone(),
-            queries=[self.queries[i]],
-            contexts=[self.contexts[i]],
-            page_tables=[self.page_tables[i]],
-        )
-
-
-def starts(counts: list[int]) -> bytes:
-    """Ranges of consecutive parts, packed."""
-    sums = [0]
-    for count in counts:
-        sums.append(sums[-1] + count)
-    return pack(sums)
-
-
-def store(
-    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: list[int]
-) -> None:
-    pages, kv_heads, page_size, head_dim = k_cache.shape
-    _core.store_kv(
-        k.data_ptr(),
-        v.data_ptr(),
-        k_cache.data_ptr(),
-        v_cache.data_ptr(),
-        pack(slots),
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        pages=pages,
-        page_size=page_size,
-    )
-
-
-def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=2e-6)
-
+from tests.unit.core.attention_call import Call, assert_close, store
 
 SHAPES = [
     (heads, kv_heads, head_dim, page_size)
@@ -247,6 +121,28 @@ def test_calls_from_several_threads_at_once_do_not_disturb_each_other() -> None:
     assert wrong == []
 
 
+def helper_ticks() -> dict[str, int]:
+    """User and system time of the kernel's helper threads, in clock ticks."""
+    ticks = {}
+    for task in Path("/proc/self/task").iterdir():
+        name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        if name.startswith("attention-"):
+            ticks[task.name] = sum(int(field) for field in rest.split()[11:13])
+    return ticks
+
+
+@pytest.mark.usefixtures("_default_threads")
+def test_helper_threads_use_no_time_while_there_is_nothing_to_do() -> None:
+    _core.set_attention_threads(4)
+    call = Call.random(12, [(1, 2000), (120, 700)], heads=9, kv_heads=3, head_dim=64, page_size=16)
+    call.run()
+    time.sleep(0.05)
+    before = helper_ticks()
+    assert len(before) >= 3
+    time.sleep(0.5)
+    assert helper_ticks() == before
+
+
 @pytest.mark.parametrize("spread", [0.0, 30.0, 1e4, 1e15])
 def test_extreme_scores_give_finite_results(spread: float) -> None:
     call = Call.random(
@@ -312,6 +208,9 @@ BAD = {
     "half a number": {"context_lens": pack([10, 6]) + b"\0"},
     "a scale that is not finite": {"scale": float("inf")},
     "a scale that is not a number": {"scale": float("nan")},
+    "a window of no positions": {"window": 0},
+    "scales of no tensor": {"scales": (0, 0)},
+    "scales where no float32 can lie": {"scales": (6, 6)},
 }
 
 

@@ -214,12 +214,13 @@ impl Case {
     }
 }
 
+/// `scale` 0.7 makes the scores of long heads large, and with them the rounding of their sums.
 fn assert_close(out: &[f32], expected: &[f64], what: &str) {
     assert_eq!(out.len(), expected.len());
     for (i, (x, y)) in out.iter().zip(expected).enumerate() {
         let error = (f64::from(*x) - y).abs();
         assert!(
-            error <= 2e-6 + 1e-5 * y.abs(),
+            error <= 5e-6 + 1e-5 * y.abs(),
             "{what}: {x} is not {y} at {i}"
         );
     }
