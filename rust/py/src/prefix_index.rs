@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use appliance_core::page_keys;
+use appliance_core::page_keys::page_keys as keys_of;
 use appliance_core::prefix_index::{self as core, Cause, Difference, IndexError, LeaseId, Prompt};
 use pyo3::exceptions::{
     PyAssertionError, PyLookupError, PyOverflowError, PyRuntimeError, PyValueError,
@@ -69,7 +69,7 @@ pub fn page_keys<'py>(
     page_size: &Bound<'_, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let token_ids = unpack("token_ids", token_ids)?;
-    let keys = page_keys::page_keys(&token_ids, &counted(&stretches)?, count(page_size)?);
+    let keys = keys_of(&token_ids, &counted(&stretches)?, count(page_size)?);
     let keys = keys.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(PyBytes::new(py, keys.as_flattened()))
 }
