@@ -247,9 +247,10 @@ def test_random_chats_under_page_pressure_equal_recomputations(decoder: Decoder,
     chats = Chats(driver, seed)
     for _ in range(800):
         chats.act()
-    driver.finish()
-    for request_id in list(chats.live):
-        chats.end(request_id)
+    while chats.live:
+        driver.finish()
+        for request_id in list(chats.live):
+            chats.end(request_id)
     assert len(chats.compared) == chats.started
     for request_id in chats.compared:
         assert driver.reason(request_id) in ("length", "cancelled")

@@ -199,7 +199,7 @@ class World:
                 row = position % self.page_size
                 assert self.device[cached.page, row] == cached.prefix[: position + 1]
         for sequence in self.sequences:
-            assert unpack(sequence.lease.token_ids()).tolist() == [t for _, t in sequence.path]
+            assert list(unpack(sequence.lease.token_ids())) == [t for _, t in sequence.path]
             table = sequence.page_table
             places = [p if isinstance(p, int) else p.page for p in sequence.hold.table]
             assert table == places

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use appliance_core::page_keys::page_keys as keys_of;
+use appliance_core::page_keys as keys;
 use appliance_core::prefix_index::{self as core, Cause, Difference, IndexError, LeaseId, Prompt};
 use pyo3::exceptions::{
     PyAssertionError, PyLookupError, PyOverflowError, PyRuntimeError, PyValueError,
@@ -69,9 +69,9 @@ pub fn page_keys<'py>(
     page_size: &Bound<'_, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let token_ids = unpack("token_ids", token_ids)?;
-    let keys = keys_of(&token_ids, &counted(&stretches)?, count(page_size)?);
-    let keys = keys.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(PyBytes::new(py, keys.as_flattened()))
+    let found = keys::page_keys(&token_ids, &counted(&stretches)?, count(page_size)?);
+    let found = found.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(PyBytes::new(py, found.as_flattened()))
 }
 
 #[pyclass(frozen, module = "appliance._core")]
@@ -181,13 +181,14 @@ impl PrefixIndex {
     }
 
     fn dump<'py>(&self, py: Python<'py>, fingerprint: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = lock(&self.shared)?.dump(fingerprint);
+        let bytes = py.detach(|| PyResult::Ok(lock(&self.shared)?.dump(fingerprint)))?;
         Ok(PyBytes::new(py, &bytes))
     }
 
     #[staticmethod]
     #[pyo3(signature = (dump, fingerprint, *, page_size, pages, pin_pages_max=0))]
     fn load(
+        py: Python<'_>,
         dump: &[u8],
         fingerprint: &[u8],
         page_size: &Bound<'_, PyAny>,
@@ -195,7 +196,7 @@ impl PrefixIndex {
         pin_pages_max: usize,
     ) -> PyResult<Self> {
         let (page_size, pages) = (count(page_size)?, count(pages)?);
-        let loaded = core::PrefixIndex::load(dump, fingerprint, page_size, pages);
+        let loaded = py.detach(|| core::PrefixIndex::load(dump, fingerprint, page_size, pages));
         let loaded = loaded.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Self::of(loaded.with_pins(pin_pages_max)))
     }

@@ -6,12 +6,14 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from appliance.chat.completion import Completions
@@ -192,7 +194,7 @@ async def test_a_turn_whose_node_the_engine_lost_sends_everything_and_goes_on(
     await read(send(turns, opened, "The cube is made of wood.", params=SHORT))
     # Fills the cache with other conversations until this one is gone.
     for number in range(10):
-        other = (await conversations.open(tenant="b")).conversation_id
+        other = (await conversations.open(tenant=TENANT)).conversation_id
         await read(send(turns, other, f"{number} " + "xyz " * 420, params=SHORT))
     started, _, done = await read(send(turns, opened, "What is it made of?", params=SHORT))
     assert [frame.after is None for frame in sent[-2:]] == [False, True]
@@ -215,8 +217,9 @@ async def test_swipes_edits_and_a_moved_head_send_the_whole_path(
     _, _, first = await read(send(turns, opened, "One.", params=SHORT))
     assert first.message is not None
     await read(send(turns, opened, "Two.", params=SHORT))
+    other = replace(SHORT, sampling=msgspec.structs.replace(GREEDY, temperature=1.5, seed=4))
     await read(
-        turns.regenerate(tenant=TENANT, conversation_id=opened, message_id=None, params=SHORT)
+        turns.regenerate(tenant=TENANT, conversation_id=opened, message_id=None, params=other)
     )
     await read(send(turns, opened, "Three.", params=SHORT))
     await read(send(turns, opened, "Two!", parent=first.message.message_id, params=SHORT))

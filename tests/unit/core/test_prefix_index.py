@@ -179,7 +179,7 @@ def test_a_turn_goes_on_from_the_one_before_it() -> None:
     second = index.admit(pack([8, 9]), [(ALICE, 2)], 9, after=first.node, conversation=b"chat")
     assert second is not None
     assert (second.hit_tokens, second.copy, second.prompt_tokens) == (7, None, 9)
-    assert unpack(second.token_ids()).tolist() == list(range(1, 10))
+    assert list(unpack(second.token_ids())) == list(range(1, 10))
     assert second.tokens_reserved == 12
     again = index.admit(pack([8]), [(ALICE, 1)], 8, after=first.node)
     assert again is not None
