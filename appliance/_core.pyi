@@ -266,7 +266,8 @@ class PrefixIndex:
 
     def dump(self, fingerprint: bytes) -> bytes:
         """The cached pages and what they hold, for `load` while the pages' contents are kept.
-        `fingerprint`: of all that makes K/V what they are. Leases, tips, pins and counters are left out."""
+        `fingerprint`: of all that makes K/V what they are. Leases, tips, pins and counters are left
+        out."""
 
     @staticmethod
     def load(
@@ -346,7 +347,8 @@ class Lease:
 
 def page_keys(token_ids: bytes, stretches: Sequence[tuple[bytes, int]], page_size: int) -> bytes:
     """32 bytes for each full page: a BLAKE3 chain over namespaces and tokens from position 0 on, the
-    identity of a page outside the device. Raises ValueError when the stretches do not cover the tokens."""
+    identity of a page outside the device. Raises ValueError when the stretches do not cover the
+    tokens."""
 
 def store_kv(
     k: int,
@@ -395,7 +397,8 @@ def paged_attention(
     `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
     they are int8, and a value is the number times the scale of its row. `query_starts`: u32
     [sequences + 1], row ranges of `q`; `context_lens`: u32 [sequences], positions including the new
-    ones, so the queries of a sequence are its last positions; `page_tables`: u32, all sequences' pages one after the other;
+    ones, so the queries of a sequence are its last positions; `page_tables`: u32, all sequences'
+    pages one after the other;
     `page_starts`: u32 [sequences + 1], ranges of `page_tables`. With a `window` a query sees the last
     `window` positions up to its own; what lies in pages before them is never read. Raises ValueError
     on lengths, pages or a window that do not fit. Releases the GIL.

@@ -243,6 +243,7 @@ class EngineLoop:
             tokens_to_reserve(sequence),
             after=after,
             conversation=sequence.request.conversation,
+            resumes=sequence.lost_tokens is not None,
         )
 
     def _history(self, sequence: Sequence) -> History:

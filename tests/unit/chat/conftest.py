@@ -95,7 +95,7 @@ def tildeless(script_directory: tuple[Path, Vocabulary], model: ModelText) -> Mo
     tilde = {**source["added_tokens"][0], "id": source["model"]["vocab"]["~"], "content": "~"}
     source["added_tokens"].append(tilde)
     tokenizer = Tokenizer(json.dumps(source).encode(), memo_bytes_max=1 << 20)
-    chat_format = replace(model.chat_format, tokenizer=tokenizer)
+    chat_format = replace(model.chat_format, tokenizer=tokenizer, _table=None, _pieces={})
     return replace(model, tokenizer=tokenizer, chat_format=chat_format)
 
 

@@ -163,7 +163,7 @@ async def test_a_next_turn_reads_and_sends_only_what_is_new(
     opened = (await conversations.open(tenant=TENANT, character="mara")).conversation_id
     sizes = []
     for number in range(8):
-        started, _, done = await read(send(turns, opened, f"Message {number}", params=SHORT))
+        started, _, done = await read(send(turns, opened, f"Question {number}", params=SHORT))
         after = sent[-1].after
         assert (after is None) == (number == 0)
         assert started.prefix_hit_tokens >= (0 if after is None else after.tokens)
@@ -193,16 +193,16 @@ async def test_a_turn_whose_node_the_engine_lost_sends_everything_and_goes_on(
     opened = (await conversations.open(tenant=TENANT)).conversation_id
     await read(send(turns, opened, "The cube is made of wood.", params=SHORT))
     # Fills the cache with other conversations until this one is gone.
-    for number in range(10):
+    for number in range(14):
         other = (await conversations.open(tenant=TENANT)).conversation_id
-        await read(send(turns, other, f"{number} " + "xyz " * 420, params=SHORT))
+        await read(send(turns, other, f"{number} " + "xyz " * 300, params=SHORT))
     started, _, done = await read(send(turns, opened, "What is it made of?", params=SHORT))
     assert [frame.after is None for frame in sent[-2:]] == [False, True]
     assert done.finish_reason == "length"
     assert done.usage.prompt_tokens == started.prompt_tokens == count(sent[-1].token_ids)
     await read(send(turns, opened, "Really?", params=SHORT))
     assert sent[-1].after is not None
-    assert len(sent) == 14
+    assert len(sent) == 18
 
 
 async def test_swipes_edits_and_a_moved_head_send_the_whole_path(

@@ -122,11 +122,3 @@ def test_a_seed_is_kept_and_without_one_each_request_gets_its_own() -> None:
     assert made(request(sampling=Sampling(seed=-3))).seed == -3
     assert made(request(sampling=Sampling(seed=2**64 - 1))).seed == 2**64 - 1
     assert made(request()).seed != made(request()).seed
-
-
-def test_a_history_is_kept_only_for_penalties() -> None:
-    assert made(request()).history is None
-    history = made(request(sampling=Sampling(presence_penalty=1.0))).history
-    assert history is not None
-    assert history.seen.nonzero().flatten().tolist() == [1, 2, 3]
-    assert history.counts.sum() == 0

@@ -394,3 +394,16 @@ def test_a_context_can_be_filled_to_its_last_token(decoder: Decoder, sampling: S
     assert driver.reason(request_id) == "length"
     loop: EngineLoop = driver.loop
     assert loop.counters.preempted == 0
+
+
+def test_a_history_is_kept_only_for_penalties(decoder: Decoder) -> None:
+    driver = Driver(decoder)
+    plain = driver.submit([5, 6, 7])
+    penal = driver.submit([5, 6, 8], sampling=Sampling(presence_penalty=1.0))
+    driver.step()
+    histories = {s.key[1]: s.history for s in driver.loop.sequences[State.RUNNING]}
+    assert histories[plain] is None
+    history = histories[penal]
+    assert history is not None
+    assert {5, 6, 8} <= set(history.seen.nonzero().flatten().tolist())
+    assert history.counts.sum() <= 1
