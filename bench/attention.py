@@ -119,9 +119,12 @@ class Layers:
     def _quantise(self, layer: int) -> None:
         pages, kv_heads, page_size, head_dim = self.shape
         rows = self.floats[layer].transpose(2, 3).flatten(1, 2).contiguous()
+        numbers = self._addresses(self.numbers[layer])
         _core.store_kv(
-            *(rows[side].data_ptr() for side in (0, 1)),
-            *(self.numbers[layer][side].data_ptr() for side in (0, 1)),
+            rows[0].data_ptr(),
+            rows[1].data_ptr(),
+            numbers[0],
+            numbers[1],
             pack(range(pages * page_size)),
             scales=self._addresses(self.scales[layer]),
             kv_heads=kv_heads,
@@ -198,9 +201,15 @@ class Torch:
         if self.group == 1:
             forms = {"plain": self._expand}
         k, v = layers.copies[0]
-        times = {form: best(lambda _, call=call: call(k, v), 1, 3) for form, call in forms.items()}
+        times = {form: self._seconds(call, k, v) for form, call in forms.items()}
         self.form = min(times, key=lambda form: times[form])
         self.call = forms[self.form]
+
+    @staticmethod
+    def _seconds(
+        call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], k: torch.Tensor, v: torch.Tensor
+    ) -> float:
+        return best(lambda _: call(k, v), 1, 3)
 
     def _gqa(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return scaled_dot_product_attention(

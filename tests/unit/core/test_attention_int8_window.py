@@ -45,7 +45,7 @@ def test_int8_rows_are_stored_with_their_scales_and_nothing_else_changes() -> No
     k[1, 0] = 0
     caches = [torch.full((5, 2, 4, 24), 99, dtype=torch.int8) for _ in range(2)]
     scales = torch.full((5, 2, 4), -1.0), torch.full((5, 2, 4), -1.0)
-    store(k, v, *caches, [0, 19, 6], scales)
+    store(k, v, caches[0], caches[1], [0, 19, 6], scales)
     for rows, cache, scale in zip((k, v), caches, scales, strict=True):
         numbers, expected = quantised(rows)
         for token, (page, row) in enumerate([(0, 0), (4, 3), (1, 2)]):
