@@ -160,15 +160,12 @@ impl State {
             newer: NONE,
             older: NONE,
         };
-        let slot = match self.vacant.pop() {
-            Some(slot) => {
-                self.entries[slot] = entry;
-                slot
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() - 1
-            }
+        let slot = if let Some(slot) = self.vacant.pop() {
+            self.entries[slot] = entry;
+            slot
+        } else {
+            self.entries.push(entry);
+            self.entries.len() - 1
         };
         self.slots.insert(key, slot);
         self.bytes += cost;
@@ -299,9 +296,9 @@ mod tests {
                     }
                 }
                 let stats = memo.stats();
-                prop_assert_eq!(stats.bytes as usize, reference.bytes());
-                prop_assert_eq!(stats.entries as usize, reference.0.len());
-                prop_assert!(stats.bytes as usize <= bytes_max);
+                prop_assert_eq!(stats.bytes, reference.bytes() as u64);
+                prop_assert_eq!(stats.entries, reference.0.len() as u64);
+                prop_assert!(stats.bytes <= bytes_max as u64);
             }
         }
     }

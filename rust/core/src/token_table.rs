@@ -298,11 +298,12 @@ pub fn byte_of_piece(piece: &str) -> Option<u8> {
 /// other bytes follow from U+0100 on (`bytes_to_unicode` of GPT-2's `encoder.py`).
 pub fn byte_of_char(character: char) -> Option<u8> {
     let code = u32::from(character);
-    match code {
-        0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF => Some(code as u8),
-        0x100..=0x120 => Some((code - 0x100) as u8),
-        0x121..=0x142 => Some((code - 0x121 + 0x7F) as u8),
-        0x143 => Some(0xAD),
-        _ => None,
-    }
+    let byte = match code {
+        0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF => code,
+        0x100..=0x120 => code - 0x100,
+        0x121..=0x142 => code - 0x121 + 0x7F,
+        0x143 => 0xAD,
+        _ => return None,
+    };
+    u8::try_from(byte).ok()
 }

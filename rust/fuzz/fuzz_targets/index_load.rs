@@ -21,13 +21,21 @@ enum Change {
 #[derive(Arbitrary, Debug)]
 enum Input {
     Anything(Vec<u8>),
-    Changed { paths: Vec<(Vec<u8>, u8)>, changes: Vec<Change>, seal: bool },
+    Changed {
+        paths: Vec<(Vec<u8>, u8)>,
+        changes: Vec<Change>,
+        seal: bool,
+    },
 }
 
 fn dump(paths: &[(Vec<u8>, u8)]) -> Vec<u8> {
     let mut index = PrefixIndex::new(PAGE_SIZE, PAGES).expect("a small shape");
     for (path, cut) in paths.iter().take(8) {
-        let token_ids: Vec<u32> = path.iter().take(40).map(|&token| u32::from(token % 3)).collect();
+        let token_ids: Vec<u32> = path
+            .iter()
+            .take(40)
+            .map(|&token| u32::from(token % 3))
+            .collect();
         let first = usize::from(*cut).min(token_ids.len());
         let prompt = Prompt {
             token_ids: &token_ids,
@@ -35,7 +43,9 @@ fn dump(paths: &[(Vec<u8>, u8)]) -> Vec<u8> {
             ..Prompt::default()
         };
         if let Ok(Some(lease)) = index.admit(&prompt, token_ids.len()) {
-            index.commit(lease, token_ids.len()).expect("all of it has room");
+            index
+                .commit(lease, token_ids.len())
+                .expect("all of it has room");
             index.release(lease);
         }
     }
@@ -63,13 +73,21 @@ fn change(bytes: &mut Vec<u8>, change: &Change) {
 fuzz_target!(|input: Input| {
     let bytes = match input {
         Input::Anything(bytes) => bytes,
-        Input::Changed { paths, changes, seal } => {
+        Input::Changed {
+            paths,
+            changes,
+            seal,
+        } => {
             let mut bytes = dump(&paths);
             bytes.truncate(bytes.len() - 32);
             for one in changes.iter().take(16) {
                 change(&mut bytes, one);
             }
-            let checksum = if seal { *blake3::hash(&bytes).as_bytes() } else { [0; 32] };
+            let checksum = if seal {
+                *blake3::hash(&bytes).as_bytes()
+            } else {
+                [0; 32]
+            };
             bytes.extend(checksum);
             bytes
         }

@@ -62,26 +62,41 @@ fn admit(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, ask: &Ask) {
     };
     let reserve = before.unwrap_or(0) + token_ids.len() + usize::from(ask.room % 8);
     if let Ok(Some(lease)) = index.admit(&prompt, reserve) {
-        assert!(index.lease(lease).is_some_and(|lease| lease.hit_tokens() < lease.prompt_tokens()));
+        assert!(
+            index
+                .lease(lease)
+                .is_some_and(|lease| lease.hit_tokens() < lease.prompt_tokens())
+        );
         leases.push(lease);
     }
 }
 
 fn pick(leases: &[LeaseId], number: u8) -> Option<LeaseId> {
-    leases.get(usize::from(number) % leases.len().max(1)).copied()
+    leases
+        .get(usize::from(number) % leases.len().max(1))
+        .copied()
 }
 
 fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation) {
     let lease = |number: &u8| pick(leases, *number);
     match operation {
         Operation::Admit(ask) => admit(index, leases, ask),
-        Operation::Append { lease: number, tokens } => {
+        Operation::Append {
+            lease: number,
+            tokens,
+        } => {
             let _ = lease(number).map(|id| index.append(id, &vec![1; usize::from(tokens % 16)]));
         }
-        Operation::Commit { lease: number, tokens } => {
+        Operation::Commit {
+            lease: number,
+            tokens,
+        } => {
             let _ = lease(number).map(|id| index.commit(id, usize::from(*tokens)));
         }
-        Operation::Grow { lease: number, tokens } => {
+        Operation::Grow {
+            lease: number,
+            tokens,
+        } => {
             let _ = lease(number).map(|id| index.grow(id, usize::from(*tokens)));
         }
         Operation::Release { lease: number } => {
@@ -100,9 +115,10 @@ fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation
         }
         Operation::Reload => {
             let stats = index.stats();
-            let rows = leases.first().and_then(|&id| index.lease(id)).map(|lease| {
-                lease.tokens_reserved() / lease.page_table().len().max(1)
-            });
+            let rows = leases
+                .first()
+                .and_then(|&id| index.lease(id))
+                .map(|lease| lease.tokens_reserved() / lease.page_table().len().max(1));
             if let Some(page_size) = rows.filter(|&rows| rows > 0) {
                 let dump = index.dump(b"fuzz");
                 let loaded = PrefixIndex::load(&dump, b"fuzz", page_size, stats.pages_total);
@@ -119,7 +135,9 @@ fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation
 fuzz_target!(|input: Input| {
     let (page_size, pages) = (input.page_size % 5 + 1, input.pages % 16 + 1);
     let index = PrefixIndex::new(page_size.into(), pages.into());
-    let mut index = index.expect("a small shape").with_pins(usize::from(pages / 2));
+    let mut index = index
+        .expect("a small shape")
+        .with_pins(usize::from(pages / 2));
     let mut leases = Vec::new();
     for operation in input.operations.iter().take(200) {
         run(&mut index, &mut leases, operation);

@@ -13,15 +13,28 @@ use libfuzzer_sys::fuzz_target;
 
 /// A SentencePiece vocabulary: byte pieces, space marks, control tokens, a `Strip` of the start.
 static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
-    let mut pieces: Vec<String> = ["<s>", "</s>", "\u{2581}", "a", "ab", "\u{2581}b", "é", "😀", "\u{FFFD}"]
-        .map(String::from)
-        .into();
+    let mut pieces: Vec<String> = [
+        "<s>",
+        "</s>",
+        "\u{2581}",
+        "a",
+        "ab",
+        "\u{2581}b",
+        "é",
+        "😀",
+        "\u{FFFD}",
+    ]
+    .map(String::from)
+    .into();
     let bytes = [
         0x20, 0x41, 0x61, 0x7F, 0x80, 0x8F, 0x90, 0x98, 0x9F, 0xA0, 0xA9, 0xBF, 0xC0, 0xC2, 0xC3,
         0xE0, 0xE2, 0xED, 0xEF, 0xF0, 0xF4, 0xF5, 0xFF, 0xBD, 0xBB,
     ];
     pieces.extend(bytes.map(|byte: u8| format!("<0x{byte:02X}>")));
-    let quoted: Vec<String> = (0..).zip(&pieces).map(|(id, piece)| format!("{piece:?}: {id}")).collect();
+    let quoted: Vec<String> = (0..)
+        .zip(&pieces)
+        .map(|(id, piece)| format!("{piece:?}: {id}"))
+        .collect();
     let control = |id: u32, name: &str| {
         format!(
             r#"{{"id": {id}, "content": "{name}", "special": true, "normalized": false, "single_word": false, "lstrip": false, "rstrip": false}}"#
@@ -70,7 +83,10 @@ fn up_to_stop<'text>(text: &'text str, stops: &[String]) -> (&'text str, bool) {
 fuzz_target!(|data: &[u8]| {
     let (stops, tokens) = stops(data);
     let vocab = TOKENIZER.vocab_size() as u32;
-    let ids: Vec<u32> = tokens.iter().map(|byte| u32::from(byte & 0x7F) % vocab).collect();
+    let ids: Vec<u32> = tokens
+        .iter()
+        .map(|byte| u32::from(byte & 0x7F) % vocab)
+        .collect();
     let mut decoder = StreamDecoder::new(Arc::clone(&TOKENIZER), &stops).expect("no stop is empty");
     let whole = TOKENIZER.decode(&ids).expect("known ids");
     let (expected, stopped) = up_to_stop(&whole, &stops);
@@ -83,11 +99,17 @@ fuzz_target!(|data: &[u8]| {
         }
         text += &decoder.push(&ids[start..=at]).expect("known ids");
         start = at + 1;
-        assert!(expected.starts_with(&text), "what was delivered is taken back");
+        assert!(
+            expected.starts_with(&text),
+            "what was delivered is taken back"
+        );
         assert!(decoder.delivered_tokens() >= delivered && decoder.delivered_tokens() <= start);
         delivered = decoder.delivered_tokens();
         let said = TOKENIZER.decode(&ids[..delivered]).expect("known ids");
-        assert!(text.starts_with(&said), "a token counts before its text is delivered");
+        assert!(
+            text.starts_with(&said),
+            "a token counts before its text is delivered"
+        );
     }
     text += &decoder.finish();
     assert_eq!((text.as_str(), decoder.stopped()), (expected, stopped));

@@ -90,13 +90,13 @@ fn read<'a>(columns: &'a Columns, public: &[u8]) -> PyResult<Vec<Message<'a>>> {
     for (index, name) in roles.iter().enumerate() {
         let packed = match &token_ids[index] {
             None => None,
-            Some(bytes) => match bytes.as_chunks() {
-                (ids, []) => Some(ids),
-                _ => {
+            Some(bytes) => {
+                let (ids, []) = bytes.as_chunks() else {
                     let message = "token ids are not a whole number of u32";
                     return Err(PyValueError::new_err(message));
-                }
-            },
+                };
+                Some(ids)
+            }
         };
         messages.push(Message {
             role: role(name)?,

@@ -27,7 +27,7 @@ struct Chat {
 /// All chats of one bench, over one system prompt, and the index they are in.
 pub struct Chats {
     index: PrefixIndex,
-    chats: Vec<Chat>,
+    all: Vec<Chat>,
     history: usize,
     system: Vec<u32>,
     numbers: Numbers,
@@ -69,16 +69,16 @@ impl Chats {
     /// The chat whose turn it is, in an order without a pattern; one that has grown begins anew.
     pub fn next_chat(&mut self) -> usize {
         // A step with no common divisor with any number of chats used here.
-        self.next = (self.next + 7_919) % self.chats.len();
-        if self.chats[self.next].turns_grown >= TURNS_GROWN_MAX {
-            self.chats[self.next] = self.begun();
+        self.next = (self.next + 7_919) % self.all.len();
+        if self.all[self.next].turns_grown >= TURNS_GROWN_MAX {
+            self.all[self.next] = self.begun();
         }
         self.next
     }
 
     /// A turn that sends everything, as for a client that keeps its own history.
     pub fn admit_whole(&mut self, chat: usize, new: &[u32], reserve: usize) -> Admitted {
-        let tokens = &mut self.chats[chat].tokens;
+        let tokens = &mut self.all[chat].tokens;
         tokens.extend_from_slice(new);
         let prompt = Prompt {
             token_ids: tokens,
@@ -86,19 +86,20 @@ impl Chats {
             ..Prompt::default()
         };
         let lease = admit(&mut self.index, &prompt, tokens.len() + reserve);
-        self.chats[chat].length += new.len();
+        self.all[chat].length += new.len();
         Admitted { chat, lease }
     }
 
     /// A turn that goes on from the node that the turn before left: only what is new is sent.
     pub fn admit_after(&mut self, chat: usize, new: &[u32], reserve: usize) -> Admitted {
-        let known = &mut self.chats[chat];
+        let known = &mut self.all[chat];
         known.length += new.len();
         let prompt = Prompt {
             token_ids: new,
             stretches: &[(NAMESPACE, new.len())],
             after: Some(known.node),
             conversation: &(chat as u64).to_le_bytes(),
+            ..Prompt::default()
         };
         let lease = admit(&mut self.index, &prompt, known.length + reserve);
         Admitted { chat, lease }
@@ -106,7 +107,7 @@ impl Chats {
 
     /// The tokens that follow are computed: append, commit, release.
     pub fn finish(&mut self, admitted: &Admitted, following: &[u32]) {
-        let chat = &mut self.chats[admitted.chat];
+        let chat = &mut self.all[admitted.chat];
         if self.sends_everything {
             chat.tokens.extend_from_slice(following);
         }

@@ -53,7 +53,8 @@ pub fn byte_level_json() -> Value {
         ["Ġa", "b"],
         ["<", "|"],
     ];
-    for (id, [left, right]) in (vocab.len() as u32..).zip(merges) {
+    for [left, right] in merges {
+        let id = u32::try_from(vocab.len()).expect("a small vocabulary");
         vocab.insert(format!("{left}{right}"), id);
     }
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true});
@@ -88,7 +89,8 @@ pub fn unigram() -> Tokenizer {
         "x",
         "A",
     ] {
-        vocab.push(json!([piece, -1.0 - piece.len() as f64 / 10.0]));
+        let length = u32::try_from(piece.len()).expect("a short piece");
+        vocab.push(json!([piece, -1.0 - f64::from(length) / 10.0]));
     }
     let metaspace = json!({
         "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true,
