@@ -51,7 +51,7 @@ impl Chats {
         let mut numbers = Numbers::new(history as u64);
         let mut made = Self {
             index: PrefixIndex::new(PAGE_SIZE, pages).expect("a shape"),
-            chats: Vec::new(),
+            all: Vec::new(),
             history,
             system: numbers.tokens(SYSTEM_TOKENS),
             numbers,
@@ -60,7 +60,7 @@ impl Chats {
         };
         for _ in 0..chats {
             let chat = made.begun();
-            made.chats.push(chat);
+            made.all.push(chat);
         }
         made.index.check().expect("the index is sound");
         made
