@@ -42,12 +42,13 @@ pub struct Admitted {
 }
 
 impl Chats {
-    /// So many chats of `history` tokens, all in the index, with room for a fourth more.
+    /// So many chats of `history` tokens, all in the index. There is room for those that began anew beside what
+    /// they were before: what is evicted is the chat of two beginnings ago, and never one that goes on.
     ///
     /// `sends_everything`: keep the tokens for `admit_whole`.
     pub fn new(chats: usize, history: usize, sends_everything: bool) -> Self {
         let grown = history + (TURNS_GROWN_MAX + 2) * 128;
-        let pages = (chats * grown).div_ceil(PAGE_SIZE) * 5 / 4;
+        let pages = (chats * grown).div_ceil(PAGE_SIZE) * 9 / 4;
         let mut numbers = Numbers::new(history as u64);
         let mut made = Self {
             index: PrefixIndex::new(PAGE_SIZE, pages).expect("a shape"),
