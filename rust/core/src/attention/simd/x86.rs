@@ -1,7 +1,10 @@
 //! The vectors of x86-64. Every block below is sound because the CPU has the instructions and
 //! the pointers are good for `LANES` values: the condition of the trait.
 
-#![expect(clippy::wildcard_imports, reason = "the names say where they are from")]
+#![allow(
+    clippy::wildcard_imports,
+    reason = "the names say where they are from; a test build does not warn"
+)]
 
 use super::Vector;
 use std::arch::x86_64::*;
