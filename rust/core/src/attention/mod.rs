@@ -8,6 +8,14 @@
 //! long contexts are cut into spans that threads share (split-KV). A sequence's results depend on its own
 //! queries and context alone: not on the batch it is in, not on the number of threads.
 
+#![expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positions are at most 2^24 and never negative: exact as float32 and back; an int8 value is \
+              rounded and clamped before it is cast"
+)]
+
 mod batch;
 mod gather;
 mod item;

@@ -208,7 +208,7 @@ impl Scratch {
     /// The state of `rows` rows from row `start` on.
     pub fn rows_from(&mut self, start: usize, rows: usize, head_dim: usize) -> Rows {
         Rows {
-            rows,
+            count: rows,
             q: self.q[start * head_dim..].as_ptr(),
             starts: self.starts[start..].as_ptr(),
             limits: self.limits[start..].as_ptr(),

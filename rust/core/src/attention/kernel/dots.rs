@@ -24,15 +24,15 @@ pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: 
     // SAFETY: key + i stays below KEYS, a multiple of the block; row + MR stays within `rows`.
     unsafe {
         for key in (0..tile.keys).step_by(BLOCK_KEYS) {
-            for row in (0..rows.rows).step_by(3) {
-                match rows.rows - row {
+            for row in (0..rows.count).step_by(3) {
+                match rows.count - row {
                     1 => score::<V, E, 1>(tile, rows, row, key),
                     2 => score::<V, E, 2>(tile, rows, row, key),
                     _ => score::<V, E, 3>(tile, rows, row, key),
                 }
             }
         }
-        for row in 0..rows.rows {
+        for row in 0..rows.count {
             softmax::<V, E>(tile, rows, row);
         }
         mix::<V, E>(tile, rows, 1, KEYS);

@@ -27,12 +27,12 @@ const LINE: usize = 16;
 pub(in super::super) unsafe fn lanes<V: Vector>(tile: &Tile<f32>, rows: &Rows) {
     // SAFETY: there are at most PANEL_VECTORS vectors of rows.
     unsafe {
-        if rows.rows <= V::LANES {
+        if rows.count <= V::LANES {
             weigh::<V, 1, 12>(tile, rows);
         } else {
             weigh::<V, PANEL_VECTORS, 6>(tile, rows);
         }
-        let width = rows.rows.next_multiple_of(V::LANES);
+        let width = rows.count.next_multiple_of(V::LANES);
         mix::<V, f32>(tile, rows, width, 1);
     }
 }

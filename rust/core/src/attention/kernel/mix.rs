@@ -23,11 +23,11 @@ pub(super) unsafe fn mix<V: Vector, E: Stored>(
     by_row: usize,
 ) {
     let mut row = 0;
-    while row < rows.rows {
+    while row < rows.count {
         // SAFETY: row + MR stays within `rows`. Blocks keep 8 to 12 sums in registers; 10 rows are
         // mixed as 5 and 5, since 4 rows alone wait for their sums.
         unsafe {
-            row += match rows.rows - row {
+            row += match rows.count - row {
                 1 => mix_rows::<V, E, 1, 8>(tile, rows, row, by_key, by_row),
                 2 => mix_rows::<V, E, 2, 4>(tile, rows, row, by_key, by_row),
                 3 => mix_rows::<V, E, 3, 3>(tile, rows, row, by_key, by_row),

@@ -44,7 +44,7 @@ pub(super) struct Tile<E> {
 /// The state of some rows; each row has its own softmax.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    pub rows: usize,
+    pub count: usize,
     /// Scaled queries: by lanes [head_dim, padded rows], by dots [rows, head_dim].
     pub q: *const f32,
     /// [padded rows] the first position that a row sees, as float32; never falls.

@@ -1,6 +1,11 @@
 //! The vectors of x86-64. Every block below is sound because the CPU has the instructions and
 //! the pointers are good for `LANES` values: the condition of the trait.
 
+#![allow(
+    clippy::wildcard_imports,
+    reason = "the names say where they are from; a test build does not warn"
+)]
+
 use super::Vector;
 use std::arch::x86_64::*;
 
@@ -105,10 +110,9 @@ impl Vector for Avx2 {
     unsafe fn store_sums(vectors: [Self; 4], p: *mut f32) {
         // SAFETY: see the module; `p` is good for four values, by the caller.
         unsafe {
-            let [a, b, c, d] = vectors;
-            let ab = _mm256_hadd_ps(a.0, b.0);
-            let cd = _mm256_hadd_ps(c.0, d.0);
-            let halves = _mm256_hadd_ps(ab, cd);
+            let low = _mm256_hadd_ps(vectors[0].0, vectors[1].0);
+            let top = _mm256_hadd_ps(vectors[2].0, vectors[3].0);
+            let halves = _mm256_hadd_ps(low, top);
             let high = _mm256_extractf128_ps::<1>(halves);
             _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(halves), high));
         }

@@ -1,5 +1,7 @@
 //! The kernel against a slow float64 reference, at every instruction level this CPU has.
 
+#![expect(clippy::float_cmp, reason = "exact values are expected")]
+
 mod equal;
 mod int8;
 mod random;
