@@ -76,6 +76,10 @@ impl PrefixIndex {
         let mut parents = vec![None];
         while let Some(parent) = parents.pop() {
             for &id in self.tree.children(parent).values() {
+                // Redundant, and kept for the lease that has it in its page table.
+                if self.tree.is_superseded(id) {
+                    continue;
+                }
                 places.insert(id, order.len());
                 order.push(id);
                 parents.push(Some(id));

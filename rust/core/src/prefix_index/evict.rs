@@ -66,6 +66,12 @@ impl Uses {
             for (_, tick) in &mut self.steps[first..] {
                 *tick &= !LIVE;
             }
+            // A step that was cut before, and its other part, are one again.
+            self.steps.dedup_by(|later, kept| {
+                let same = later.1 == kept.1;
+                kept.0 = if same { later.0 } else { kept.0 };
+                same
+            });
         }
         // The step that reached across `from` was cut there.
         if self.of(from) < last {

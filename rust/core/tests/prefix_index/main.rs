@@ -1,8 +1,8 @@
 //! The prefix index against its slow model, and against simulated page contents, with random
 //! operations; `check()` after each of them.
 //!
-//! 20,000 operations; the environment variable `PREFIX_INDEX_OPERATIONS` asks for another number (1000000 in
-//! the nightly run).
+//! 200,000 operations (a few seconds); the environment variable `PREFIX_INDEX_OPERATIONS` asks for
+//! another number (1000000 or more in a nightly run).
 
 #![allow(clippy::unwrap_used)]
 
@@ -86,7 +86,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// Cases of 100 operations on average.
 fn config() -> ProptestConfig {
     let asked = std::env::var("PREFIX_INDEX_OPERATIONS").ok();
-    let operations = asked.map_or(20_000, |number| number.parse().unwrap());
+    let operations = asked.map_or(200_000, |number| number.parse().unwrap());
     ProptestConfig {
         cases: operations / 100,
         ..ProptestConfig::default()

@@ -35,7 +35,7 @@ pub struct World {
 }
 
 const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
-const CONVERSATIONS: [&[u8]; 4] = [b"", b"", b"a", b"b"];
+const CONVERSATIONS: [&[u8]; 4] = [b"", b"a", b"a", b"b"];
 
 fn in_turn((conversation, priority, resumes): (u8, u8, bool)) -> Turn {
     Turn {

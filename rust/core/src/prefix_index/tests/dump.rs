@@ -114,3 +114,38 @@ fn a_forged_dump_is_an_error_or_a_sound_index() {
         }
     }
 }
+
+#[test]
+fn a_tail_that_is_kept_only_for_its_writer_is_not_dumped() {
+    let mut index = index(4, 32);
+    let slow = ask(&mut index, &tokens(2), &[(ALICE, 2)], 8)
+        .unwrap()
+        .unwrap();
+    commit(&mut index, slow, &tokens(2));
+    serve(&mut index, &tokens(4));
+    assert_eq!(index.stats().pages_cached, 2);
+    let loaded = load(&index.dump(FINGERPRINT)).unwrap();
+    assert_eq!(
+        (loaded.stats().pages_cached, loaded.stats().pages_free),
+        (1, 31)
+    );
+}
+
+#[test]
+fn what_only_the_check_can_see_is_an_error_too() {
+    let mut index = index(4, 32);
+    serve(&mut index, &[1]);
+    serve(&mut index, &[2, 3]);
+    let mut forged = index.dump(FINGERPRINT);
+    let both: Vec<u8> = [2_u32, 3]
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    let place = forged.windows(8).position(|window| window == both).unwrap();
+    // Now the first page is the beginning of the second, which makes it redundant.
+    forged[place] = 1;
+    assert!(matches!(
+        load(&sealed(forged)),
+        Err(LoadError::Contradiction(_))
+    ));
+}

@@ -151,3 +151,38 @@ fn what_a_preempted_sequence_computes_again_is_no_miss() {
         (before.hit_tokens, before.miss_tokens)
     );
 }
+
+#[test]
+fn what_is_pinned_when_its_conversation_goes_elsewhere_is_not_superseded() {
+    let mut index = index(2, 32).with_pins(3);
+    let chat = |after| Prompt {
+        after,
+        conversation: b"chat",
+        ..Prompt::default()
+    };
+    let start = turn(&mut index, &[10, 11], chat(None));
+    turn(&mut index, &[90, 91], Prompt::default());
+    let pinned = turn(&mut index, &[20, 21, 22, 23], chat(Some(start)));
+    index.pin(pinned).unwrap();
+    turn(&mut index, &[30, 31], chat(Some(start)));
+    assert_eq!(index.node_tokens(pinned), None);
+    assert!(index.unpin(pinned));
+    assert_eq!(order(&mut index), [90, 22, 20, 30, 10]);
+}
+
+#[test]
+fn a_branch_may_be_superseded_part_by_part() {
+    let mut index = index(2, 32);
+    let chat = |conversation, after| Prompt {
+        after,
+        conversation,
+        ..Prompt::default()
+    };
+    turn(&mut index, &[10, 11], chat(b"other", None));
+    turn(&mut index, &[10, 11, 20, 21, 22, 23], chat(b"chat", None));
+    turn(&mut index, &[30, 31], chat(b"chat", None));
+    index.check().unwrap();
+    turn(&mut index, &[40, 41], chat(b"other", None));
+    index.check().unwrap();
+    assert_eq!(order(&mut index), [22, 20, 10, 30, 40]);
+}
