@@ -25,7 +25,7 @@ fn by_hand(page_size: u32, pages: &[&[(&[u8], &[u32])]]) -> Vec<PageKey> {
 }
 
 fn hex(key: &PageKey) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
+    blake3::Hash::from_bytes(*key).to_hex().to_string()
 }
 
 #[test]
