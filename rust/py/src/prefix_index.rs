@@ -1,5 +1,10 @@
 //! Classes `PrefixIndex` and `Lease`. A lease's drop in Python is its release.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "extracted arguments and `map_err` give values"
+)]
+
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use appliance_core::page_keys as keys;

@@ -77,7 +77,7 @@ impl Model {
     }
 
     /// Judges the answer to a pin.
-    pub fn pin(&mut self, number: u64, answer: Result<(), IndexError>) {
+    pub fn pin(&mut self, number: u64, answer: &Result<(), IndexError>) {
         let tip = self.live_tips().find(|tip| tip.number == number);
         let tip = tip.map(|tip| (tip.path.len().div_ceil(self.page_size), tip.entry));
         let pinned = self.pages_pinned();
@@ -96,7 +96,7 @@ impl Model {
                 Ok(())
             }
         };
-        assert_eq!(answer, expected);
+        assert_eq!(*answer, expected);
     }
 
     pub fn unpin(&mut self, number: u64) -> bool {

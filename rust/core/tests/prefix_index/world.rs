@@ -286,7 +286,7 @@ impl World {
             Operation::Pin { back } => {
                 if let Some(&number) = self.released.iter().rev().nth(back) {
                     let answer = self.index.pin(number);
-                    self.model.pin(number, answer);
+                    self.model.pin(number, &answer);
                 }
             }
             Operation::Unpin { back } => {
