@@ -374,7 +374,7 @@ def test_a_text_of_one_long_run_is_encoded_within_two_seconds(text: str) -> None
 
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     tokenizer = load(tokenizer_json("byte-level"), memo_bytes_max=0)
-    text = "0" * 400_000
+    text = "0" * 4_000_000
     worker = threading.Thread(target=tokenizer.encode, args=(text,))
     worker.start()
     turns = 0
@@ -383,4 +383,4 @@ def test_other_threads_run_while_a_long_text_is_encoded() -> None:
         turns += 1
     worker.join()
     # With the GIL held until the end there would be one turn.
-    assert turns > 10
+    assert turns > 5
