@@ -123,7 +123,10 @@ fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation
                 let dump = index.dump(b"fuzz");
                 let loaded = PrefixIndex::load(&dump, b"fuzz", page_size, stats.pages_total);
                 let loaded = loaded.expect("a dump can be loaded");
-                assert_eq!(loaded.stats().pages_cached, stats.pages_cached);
+                let cached = loaded.stats().pages_cached;
+                // Redundant pages, which only a lease's lock keeps, are not dumped.
+                let is_held = leases.iter().any(|&id| index.lease(id).is_some());
+                assert!(cached == stats.pages_cached || is_held && cached < stats.pages_cached);
             }
         }
         Operation::Clear => {
