@@ -5,12 +5,13 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from uuid import UUID
 
+from appliance.chat.generation import Onward
 from appliance.chat.history import prompt_messages, spoken, system_message, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
@@ -41,10 +42,10 @@ class Place(Enum):
 class Plan:
     """A turn before its reply.
 
-    `after` is where the engine is to go on; then the prompt holds what follows, and `whole` gives all
-    of it. `user` is None when a reply is regenerated; `place_id` is what the user's message answers.
-    `title` is set for the first message of a conversation without one, `anchor_id` when the front of
-    the path is not in the prompt.
+    `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
+    when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
+    first message of a conversation without one, `anchor_id` when the front of the path is not in the
+    prompt.
     """
 
     tenant: str
@@ -55,8 +56,7 @@ class Plan:
     user: NewMessage | None
     assistant_id: UUID
     fitted: Fitted
-    after: Node | None
-    whole: Callable[[], Awaitable[Prompt]]
+    onward: Onward
     anchor_id: UUID | None
     title: str | None
 
@@ -119,7 +119,7 @@ class Planner:
             tokenizer=tokenizer.fingerprint,
         )
         fitted = None if known is None else self._continued(conversation, known, user)
-        after = None if fitted is None or known is None else known.node
+        node = None if fitted is None or known is None else known.node
         if fitted is None:
             if known is not None:
                 path = await self._path(conversation, parent_id)
@@ -133,8 +133,7 @@ class Planner:
             user=user,
             assistant_id=self.new_id(),
             fitted=fitted,
-            after=after,
-            whole=partial(self._whole, conversation, parent_id, user),
+            onward=self._onward(conversation, parent_id, user, node),
             # A prompt that goes on drops what the one before it dropped.
             anchor_id=_anchor(path, fitted.dropped),
             title=None if conversation.title else title_of(text),
@@ -159,8 +158,7 @@ class Planner:
             user=None,
             assistant_id=self.new_id(),
             fitted=fitted,
-            after=None,
-            whole=partial(self._whole, conversation, path[-1].message_id, None),
+            onward=self._onward(conversation, path[-1].message_id, None, None),
             anchor_id=_anchor(path, fitted.dropped),
             title=None,
         )
@@ -205,6 +203,19 @@ class Planner:
     ) -> Fitted | None:
         message = _new_message(user, conversation.tenant)
         return continued(self.model.chat_format, known.tip, message, self._window())
+
+    def _onward(
+        self,
+        conversation: Conversation,
+        leaf_id: UUID | None,
+        user: NewMessage | None,
+        node: Node | None,
+    ) -> Onward:
+        return Onward(
+            conversation=f"{conversation.tenant}/{conversation.conversation_id}".encode(),
+            node=node,
+            whole=partial(self._whole, conversation, leaf_id, user),
+        )
 
     async def _whole(
         self, conversation: Conversation, leaf_id: UUID | None, user: NewMessage | None

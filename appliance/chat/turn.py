@@ -16,7 +16,7 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
-from appliance.chat.generation import Generation, Onward
+from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Plan, Planner
 from appliance.chat.prompting import context_tokens, room_for_reply
@@ -214,11 +214,7 @@ class Turns:
             self._model,
             request_id=str(plan.assistant_id),
             prompt=plan.prompt,
-            onward=Onward(
-                conversation=f"{plan.tenant}/{plan.conversation_id}".encode(),
-                node=plan.after,
-                whole=plan.whole,
-            ),
+            onward=plan.onward,
             params=params,
             new_tokens_max=room_for_reply(
                 context, plan.prompt.tokens, params.new_tokens_max, self._limits

@@ -30,9 +30,9 @@ class Sequence:
 
     `tokens` are, from position `first` on, the prompt, the reply and, once closing, the closing
     tokens; those before `first` only the index has. K/V of positions `[0, computed)` are written in
-    the leased pages, and the lease knows the tokens of `[0, told)`. `ordinal` counts arrivals: the
-    youngest has the highest. `arrivals_before_end`: how many had arrived when its reply ended.
-    `lost_tokens`: how many tokens had K/V when the sequence was preempted, until it runs again.
+    the leased pages. `ordinal` counts arrivals: the youngest has the highest. `arrivals_before_end`:
+    how many had arrived when its reply ended. `lost_tokens`: how many tokens had K/V when the sequence
+    was preempted, until it runs again.
     """
 
     key: RequestKey
@@ -50,7 +50,6 @@ class Sequence:
     state: State = State.WAITING
     lease: Lease | None = None
     computed: int = 0
-    told: int = 0
     new_tokens: int = 0
     announced: bool = False
     arrivals_before_end: int | None = None
@@ -97,7 +96,6 @@ class Sequence:
         """Go on in these pages, from the end of what was found in the cache."""
         self.lease = lease
         self.computed = lease.hit_tokens
-        self.told = self.length
 
     def recall(self) -> None:
         """Get the tokens before `first` from the lease: O(prompt)."""
@@ -118,8 +116,8 @@ class Sequence:
         """Put the first `count` tokens, at most those with K/V, into the index. O(new tokens)."""
         assert self.lease is not None
         written = min(count, self.computed)
-        if written > self.told:
-            self.lease.append(self.ids(self.told, written).tobytes())
-            self.told = written
+        known = self.lease.tokens
+        if written > known:
+            self.lease.append(self.ids(known, written).tobytes())
         if written > 0:
             self.lease.commit(written)

@@ -100,5 +100,5 @@ def _extended(
     stretches: tuple[tuple[bytes, int], ...], tokens: int
 ) -> tuple[tuple[bytes, int], ...]:
     """The stretches with `tokens` more under the last namespace."""
-    namespace, count_ = stretches[-1]
-    return (*stretches[:-1], (namespace, count_ + tokens))
+    namespace, known = stretches[-1]
+    return (*stretches[:-1], (namespace, known + tokens))

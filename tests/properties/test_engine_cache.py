@@ -169,6 +169,15 @@ class Chats:
         self.compared: list[str] = []
         self.started = 0
 
+    def play(self, actions: int) -> None:
+        """Act so often, then let everything end."""
+        for _ in range(actions):
+            self.act()
+        while self.live:
+            self.driver.finish()
+            for request_id in list(self.live):
+                self.end(request_id)
+
     def act(self) -> None:
         choice = self.random.random()
         if choice < 0.15 and len(self.live) < 8:
@@ -244,12 +253,7 @@ class Chats:
 def test_random_chats_with_room_go_on_from_their_nodes(decoder: Decoder, seed: int) -> None:
     driver = Driver(decoder, pages=60, running_max=4, step_tokens_max=48)
     chats = Chats(driver, seed)
-    for _ in range(600):
-        chats.act()
-    while chats.live:
-        driver.finish()
-        for request_id in list(chats.live):
-            chats.end(request_id)
+    chats.play(600)
     assert chats.went_on > 2
     for request_id in chats.compared:
         driver.compare_with_recomputation(request_id)
@@ -261,12 +265,7 @@ def test_random_chats_under_page_pressure_equal_recomputations(decoder: Decoder,
     # 14 pages of 16 hold one context of 224 tokens; up to four sequences want to run.
     driver = Driver(decoder, pages=14, running_max=4, step_tokens_max=48)
     chats = Chats(driver, seed)
-    for _ in range(800):
-        chats.act()
-    while chats.live:
-        driver.finish()
-        for request_id in list(chats.live):
-            chats.end(request_id)
+    chats.play(800)
     assert len(chats.compared) == chats.started
     for request_id in chats.compared:
         assert driver.reason(request_id) in ("length", "cancelled")

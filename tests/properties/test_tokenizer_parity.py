@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 import re
 import site
-import threading
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +20,7 @@ from appliance._core import Tokenizer
 from appliance.tokens import pack
 from tests.properties.test_tokenizer import random_text
 from tests.small_tokenizers import Name, oracle, tokenizer_json
+from tests.threads import turns_while
 
 TEXTS = 100_000
 README_CHARS_MAX = 3_000_000
@@ -88,12 +87,5 @@ def test_the_real_vocabulary_gives_the_ids_of_transformers(smollm2_dir: Path) ->
 def test_other_threads_run_while_a_batch_is_encoded() -> None:
     ours = Tokenizer(tokenizer_json("byte-level").encode(), memo_bytes_max=0)
     batch = ["Ünïcödé wörds, 1234 " * 400] * 500
-    worker = threading.Thread(target=ours.encode_many, args=(batch,))
-    worker.start()
-    turns = 0
-    while worker.is_alive():
-        time.sleep(0.001)
-        turns += 1
-    worker.join()
     # With the GIL held until the end there would be one turn or two.
-    assert turns > 10
+    assert turns_while(lambda: ours.encode_many(batch)) > 10
