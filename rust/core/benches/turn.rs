@@ -92,7 +92,8 @@ fn whole_turn(bencher: Bencher, resident: usize, history: usize) {
     assert!(chats.borrow().hit_share() > 0.1, "chats are found");
 }
 
-#[divan::bench(args = [10, 10_000], sample_count = 200, sample_size = 16)]
+/// Enough turns that each of the chats has some.
+#[divan::bench(args = [10, 10_000], sample_count = 2_000, sample_size = 16)]
 fn residents(bencher: Bencher, resident: usize) {
     whole_turn(bencher, resident, HISTORY);
 }
@@ -120,7 +121,7 @@ fn part_decode(bencher: Bencher) {
         .bench_local(|| workplace.decode());
 }
 
-#[divan::bench(args = [10, 10_000], sample_count = 200, sample_size = 16)]
+#[divan::bench(args = [10, 10_000], sample_count = 2_000, sample_size = 16)]
 fn part_index(bencher: Bencher, resident: usize) {
     let chats = RefCell::new(Chats::new(resident, HISTORY, false));
     let numbers = RefCell::new(Numbers::new(2));

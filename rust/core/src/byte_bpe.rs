@@ -14,12 +14,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::BuildHasherDefault;
 
-use ahash::RandomState;
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
 use tokenizers::{AddedVocabulary, ModelWrapper, NormalizerWrapper, Tokenizer as HfTokenizer};
 
+use crate::own_map::OwnMap;
 use crate::token_table::byte_of_char;
 use crate::word_split::WordSplit;
 
@@ -42,10 +43,10 @@ const NO_MERGE: Merge = Merge {
 /// The tables of one vocabulary.
 pub struct ByteBpe {
     split: WordSplit,
-    words: HashMap<Box<[u8]>, u32, RandomState>,
+    words: OwnMap<Box<[u8]>, u32>,
     /// Bytes without a token are those that no UTF-8 has, or a text with one is not ordinary.
     byte_ids: [Option<u32>; 256],
-    merges: HashMap<u64, Merge, RandomState>,
+    merges: OwnMap<u64, Merge>,
     /// Names of added tokens: a text that holds one is not ordinary.
     names: AhoCorasick,
     ascii_only: bool,
@@ -87,7 +88,7 @@ impl ByteBpe {
         }
         let mut table = Self {
             split,
-            words: HashMap::with_hasher(hasher()),
+            words: OwnMap::default(),
             byte_ids,
             merges: merges(json, &vocab)?,
             names,
@@ -225,11 +226,6 @@ fn pair_key(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// Fixed seeds: the keys are the vocabulary's, which no user chooses.
-fn hasher() -> RandomState {
-    RandomState::with_seeds(1, 2, 3, 4)
-}
-
 /// The bytes of a token of a byte-level vocabulary.
 fn raw(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of_char).collect()
@@ -237,10 +233,10 @@ fn raw(token: &str) -> Option<Vec<u8>> {
 
 /// The merges of a model file, which the crate does not show. None when they are not what the crate
 /// would take.
-fn merges(json: &[u8], vocab: &HashMap<String, u32>) -> Option<HashMap<u64, Merge, RandomState>> {
+fn merges(json: &[u8], vocab: &HashMap<String, u32>) -> Option<OwnMap<u64, Merge>> {
     let file: Value = serde_json::from_slice(json).ok()?;
     let listed = file.get("model")?.get("merges")?.as_array()?;
-    let mut merges = HashMap::with_capacity_and_hasher(listed.len(), hasher());
+    let mut merges = OwnMap::with_capacity_and_hasher(listed.len(), BuildHasherDefault::default());
     for (rank, merge) in (0..).zip(listed) {
         let (left, right) = match merge {
             Value::String(pair) => pair.split_once(' ')?,

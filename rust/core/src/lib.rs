@@ -4,6 +4,7 @@ pub mod attention;
 pub mod byte_bpe;
 pub mod control_guard;
 pub mod memo;
+mod own_map;
 pub mod page_keys;
 pub mod prefix_index;
 pub mod prompt;

@@ -15,6 +15,15 @@ struct StopString {
     matched: usize,
 }
 
+/// A stop string in the text that was given last.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Where it ends in that text; it may have begun before it.
+    pub end: usize,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
 /// The state of all stop strings of one reply.
 pub struct StopStrings(Vec<StopString>);
 
@@ -26,16 +35,22 @@ impl StopStrings {
         strings.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Take one more character; returns the length in bytes of a stop string that it completed.
-    pub fn push(&mut self, character: char) -> Option<usize> {
-        let mut buffer = [0; 4];
-        for &byte in character.encode_utf8(&mut buffer).as_bytes() {
+    /// Take more of the text, up to the end of the first stop string that is complete.
+    pub fn find(&mut self, text: &str) -> Option<Found> {
+        if self.0.is_empty() {
+            return None;
+        }
+        text.bytes().enumerate().find_map(|(at, byte)| {
             for stop in &mut self.0 {
                 stop.push(byte);
             }
-        }
-        let complete = self.0.iter().filter(|stop| stop.is_complete());
-        complete.map(|stop| stop.bytes.len()).max()
+            let complete = self.0.iter().filter(|stop| stop.is_complete());
+            let length = complete.map(|stop| stop.bytes.len()).max()?;
+            Some(Found {
+                end: at + 1,
+                length,
+            })
+        })
     }
 
     /// How many bytes at the end of the text may be the start of a stop string.

@@ -15,6 +15,9 @@ use crate::stop_strings::StopStrings;
 use crate::token_table::Head;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
+/// Stands for bytes that are no character: U+FFFD.
+const REPLACEMENT: &str = "\u{FFFD}";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
@@ -31,17 +34,17 @@ pub struct StreamDecoder {
     /// Bytes pushed that are not yet characters: at most 3 between two calls.
     open: Vec<u8>,
     /// Positions in bytes of the reply: pushed, and made into characters.
-    pushed: u64,
-    decoded: u64,
+    pushed: usize,
+    decoded: usize,
     /// Characters that may be the start of a stop string.
     held: String,
     /// Positions in bytes of the text: characters made, and characters delivered.
-    text_end: u64,
-    delivered_end: u64,
+    text_end: usize,
+    delivered_end: usize,
     /// Ends of tokens, in `pushed`, whose last character is open.
-    open_tokens: VecDeque<u64>,
+    open_tokens: VecDeque<usize>,
     /// Ends of tokens, in `text_end`, that are not delivered.
-    held_tokens: VecDeque<u64>,
+    held_tokens: VecDeque<usize>,
     delivered_tokens: usize,
 }
 
@@ -100,13 +103,10 @@ impl StreamDecoder {
             let bytes = tokenizer
                 .table()
                 .append(id, &mut self.head, &mut self.open)?;
-            self.pushed += bytes as u64;
+            self.pushed += bytes;
             self.open_tokens.push_back(self.pushed);
-            self.make_characters();
-            if self.stopped() {
-                break;
-            }
         }
+        self.make_characters();
         Ok(self.deliver())
     }
 
@@ -117,7 +117,7 @@ impl StreamDecoder {
         }
         if !self.open.is_empty() {
             let bytes = std::mem::take(&mut self.open).len();
-            self.take_character(char::REPLACEMENT_CHARACTER, bytes);
+            self.take_text(REPLACEMENT, bytes);
         }
         if self.phase == Phase::Open {
             self.phase = Phase::Finished;
@@ -129,61 +129,49 @@ impl StreamDecoder {
     /// U+FFFD for each longest part that a character may start with, as in Python and in
     /// `String::from_utf8_lossy`.
     fn make_characters(&mut self) {
-        self.settle_tokens();
-        let open = std::mem::take(&mut self.open);
-        let mut rest = open.as_slice();
-        while !rest.is_empty() {
-            let (valid, invalid) = match std::str::from_utf8(rest) {
-                Ok(valid) => (valid, None),
-                Err(error) => {
-                    let (valid, _) = rest.split_at(error.valid_up_to());
-                    let valid = std::str::from_utf8(valid).unwrap_or_default();
-                    (valid, Some(error.error_len()))
-                }
-            };
-            rest = &rest[valid.len()..];
-            for character in valid.chars() {
-                self.take_character(character, character.len_utf8());
-                if self.stopped() {
-                    return;
-                }
+        // Tokens without text lie where the text ends already.
+        self.take_text("", 0);
+        let mut open = std::mem::take(&mut self.open);
+        let mut done = 0;
+        for chunk in open.utf8_chunks() {
+            let (valid, invalid) = (chunk.valid(), chunk.invalid());
+            done += valid.len();
+            self.take_text(valid, valid.len());
+            let at_end = done + invalid.len() == open.len();
+            if self.stopped() || invalid.is_empty() || at_end && is_unfinished(invalid) {
+                break;
             }
-            match invalid {
-                None => {}
-                Some(None) => break,
-                Some(Some(bytes)) => {
-                    rest = &rest[bytes..];
-                    self.take_character(char::REPLACEMENT_CHARACTER, bytes);
-                    if self.stopped() {
-                        return;
-                    }
-                }
+            done += invalid.len();
+            self.take_text(REPLACEMENT, invalid.len());
+            if self.stopped() {
+                break;
             }
         }
-        self.open.extend_from_slice(rest);
+        open.drain(..done);
+        self.open = open;
     }
 
-    /// One more character of the text, made of so many bytes of the reply.
-    fn take_character(&mut self, character: char, bytes: usize) {
-        self.decoded += bytes as u64;
-        self.text_end += character.len_utf8() as u64;
-        self.held.push(character);
-        self.settle_tokens();
-        if let Some(length) = self.stops.push(character) {
-            self.phase = Phase::Stopped;
-            self.held.truncate(self.held.len() - length);
-        }
-    }
-
-    /// Give the tokens whose last byte is decoded their end in the text.
-    fn settle_tokens(&mut self) {
-        while self
-            .open_tokens
-            .front()
-            .is_some_and(|end| *end <= self.decoded)
+    /// More of the text, made of the next `bytes` bytes of the reply. It ends at the first stop string.
+    fn take_text(&mut self, text: &str, bytes: usize) {
+        let stop = self.stops.find(text);
+        let taken = &text[..stop.map_or(text.len(), |stop| stop.end)];
+        let (decoded, text_end) = (self.decoded, self.text_end);
+        self.decoded += bytes - (text.len() - taken.len());
+        self.text_end += taken.len();
+        self.held.push_str(taken);
+        while let Some(&end) = self.open_tokens.front()
+            && end <= self.decoded
         {
             self.open_tokens.pop_front();
-            self.held_tokens.push_back(self.text_end);
+            // A token that ends inside a character lies where that character ends.
+            let mut inside = end.saturating_sub(decoded)..=taken.len();
+            let inside = inside.find(|&at| taken.is_char_boundary(at));
+            self.held_tokens
+                .push_back(text_end + inside.unwrap_or(taken.len()));
+        }
+        if let Some(stop) = stop {
+            self.phase = Phase::Stopped;
+            self.held.truncate(self.held.len() - stop.length);
         }
     }
 
@@ -192,8 +180,9 @@ impl StreamDecoder {
             Phase::Open => self.stops.held_bytes(),
             Phase::Stopped | Phase::Finished => 0,
         };
-        let text: String = self.held.drain(..self.held.len() - held_bytes).collect();
-        self.delivered_end += text.len() as u64;
+        let held = self.held.split_off(self.held.len() - held_bytes);
+        let text = std::mem::replace(&mut self.held, held);
+        self.delivered_end += text.len();
         while self
             .held_tokens
             .front()
@@ -204,4 +193,9 @@ impl StreamDecoder {
         }
         text
     }
+}
+
+/// Whether bytes that are no character may become one when more come.
+fn is_unfinished(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

@@ -10,8 +10,9 @@ pub const PAGE_SIZE: usize = 16;
 const SYSTEM_TOKENS: usize = 512;
 const NAMESPACE: &[u8] = b"tenant:1";
 
-/// A chat that has grown by so many turns begins anew, at the length it had first.
-const TURNS_GROWN_MAX: usize = 10;
+/// A chat that has grown by so many turns begins anew, at the length it had first: rarely, because that pushes all
+/// else out of the CPU's caches.
+const TURNS_GROWN_MAX: usize = 100;
 
 /// One chat, as its caller remembers it.
 struct Chat {

@@ -1,5 +1,8 @@
 //! Admission: match, lock and reserve as one step. Changes nothing when it cannot be had.
 
+use std::borrow::Cow;
+
+use super::borders::Borders;
 use super::lease::{Lease, LeaseId, RowCopy};
 use super::locks::LockId;
 use super::namespace::NamespaceId;
@@ -30,13 +33,13 @@ pub struct Prompt<'a> {
 }
 
 /// What an admission starts from.
-pub(super) struct Start {
+pub(super) struct Start<'a> {
     /// The end of the full pages known before.
     pub(super) at: Position,
     /// Those pages.
     pub(super) table: Vec<PageId>,
     /// The path from there on.
-    pub(super) path: Run,
+    pub(super) path: Run<'a>,
     /// All of the prompt's tokens.
     pub(super) tokens: usize,
     pub(super) reply: NamespaceId,
@@ -127,25 +130,33 @@ impl PrefixIndex {
     }
 
     /// The path and the pages to begin with: nothing, or those of the tip.
-    pub(super) fn start(&mut self, prompt: &Prompt<'_>) -> Start {
-        let (at, table, before, mut path) = match prompt.after {
+    pub(super) fn start<'a>(&mut self, prompt: &Prompt<'a>) -> Start<'a> {
+        let (at, table, before, rows, mut borders) = match prompt.after {
             Some(after) => self.start_at_tip(after, prompt.token_ids.len()),
-            None => (Position::ROOT, Vec::new(), 0, Run::default()),
+            None => (
+                Position::ROOT,
+                Vec::new(),
+                0,
+                Vec::new(),
+                Borders::default(),
+            ),
         };
         let namespaces = &mut self.tree.namespaces;
-        let mut rest = prompt.token_ids;
         let mut reply = None;
         for &(namespace, tokens) in prompt.stretches {
-            let (stretch, after) = rest.split_at(tokens);
-            rest = after;
             let namespace = namespaces.acquire(namespace);
-            path.push(namespace, stretch, namespaces);
+            borders.push(namespace, tokens, namespaces);
             if let Some(earlier) = reply.replace(namespace) {
                 namespaces.release(earlier);
             }
         }
+        let tokens = if rows.is_empty() {
+            Cow::Borrowed(prompt.token_ids)
+        } else {
+            Cow::Owned([&rows, prompt.token_ids].concat())
+        };
         let reply = reply.unwrap_or_else(|| {
-            let last = path.last_namespace();
+            let last = borders.last_namespace();
             let last = last.expect("a prompt of tokens has a stretch, or is after a tip");
             namespaces.retain(last);
             last
@@ -153,7 +164,7 @@ impl PrefixIndex {
         Start {
             at,
             table,
-            path,
+            path: Run::new(tokens, borders),
             tokens: before + prompt.token_ids.len(),
             reply,
         }
@@ -161,7 +172,11 @@ impl PrefixIndex {
 
     /// The last border of pages before the tip's end, or before the last token of all: its position, the
     /// pages before it, the tip's tokens, and the rows after it, which are in the page the tip ends in.
-    fn start_at_tip(&mut self, after: u64, new: usize) -> (Position, Vec<PageId>, usize, Run) {
+    fn start_at_tip(
+        &mut self,
+        after: u64,
+        new: usize,
+    ) -> (Position, Vec<PageId>, usize, Vec<u32>, Borders) {
         let tip = self.tree.tips.get_mut(after).expect("looked up before");
         let (id, tokens, table) = (tip.node, tip.tokens, tip.table.take());
         // With a new token this leaves at least one to pass from a full last page to the next.
@@ -171,18 +186,20 @@ impl PrefixIndex {
         table.truncate(pages);
         let tree = &mut self.tree;
         let node = tree.nodes.get(id.0);
-        let before = node.start * self.page_size;
+        let mut borders = Borders::default();
         let range = pages * self.page_size..tokens;
-        let mut rows = Run::default();
-        if !range.is_empty() {
-            let range = range.start - before..range.end - before;
-            rows.append(&node.run, range, &mut tree.namespaces);
+        if range.is_empty() {
+            return (at, table, tokens, Vec::new(), borders);
         }
-        (at, table, tokens, rows)
+        let before = node.start * self.page_size;
+        let range = range.start - before..range.end - before;
+        let rows = tree.tokens_of(node, range.clone());
+        borders.append(&node.borders, range, &mut tree.namespaces);
+        (at, table, tokens, rows, borders)
     }
 
     /// An admission was not to be had: give back what its start took.
-    fn give_up(&mut self, prompt: &Prompt<'_>, mut start: Start) {
+    fn give_up(&mut self, prompt: &Prompt<'_>, mut start: Start<'_>) {
         start.path.clear(&mut self.tree.namespaces);
         self.tree.namespaces.release(start.reply);
         if let Some(after) = prompt.after {
@@ -233,17 +250,15 @@ impl PrefixIndex {
     fn new_lease(
         &mut self,
         prompt: &Prompt<'_>,
-        start: Start,
+        start: Start<'_>,
         matched: Matched,
         taken: Taken,
     ) -> Lease {
         let mut table = start.table;
         let full = matched.at.pages;
         let mut pending = start.path;
-        pending.drop_front(
-            (full - start.at.pages) * self.page_size,
-            &mut self.tree.namespaces,
-        );
+        let found = (full - start.at.pages) * self.page_size;
+        pending.drop_front(found, &mut self.tree.namespaces);
         let shared = full * self.page_size;
         let (mut hit_tokens, mut committed) = (shared, shared);
         if let Some(tail) = taken.tail {
@@ -278,7 +293,7 @@ impl PrefixIndex {
             duplicates: Vec::new(),
             set_aside: Vec::new(),
             copy,
-            pending,
+            pending: pending.into_owned(),
             reply: start.reply,
             prompt_tokens: start.tokens,
             hit_tokens,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::borders::Borders;
 use super::evict::Uses;
 use super::locks::LockId;
 use super::pages::PageId;
@@ -17,7 +18,7 @@ impl Tree {
     pub(super) fn insert(
         &mut self,
         at: Position,
-        run: &Run,
+        run: &Run<'_>,
         range: Range<usize>,
         pages: &[PageId],
     ) -> NodeId {
@@ -35,18 +36,26 @@ impl Tree {
     }
 
     /// Add pairs at the end of a childless node: to its partial page, then in `pages`.
-    pub(super) fn extend(&mut self, id: NodeId, run: &Run, range: Range<usize>, pages: &[PageId]) {
+    pub(super) fn extend(
+        &mut self,
+        id: NodeId,
+        run: &Run<'_>,
+        range: Range<usize>,
+        pages: &[PageId],
+    ) {
         let page_size = self.page_size;
-        let grows_first_page = self.node(id).run.len() < page_size;
+        let known = self.node(id).borders.len();
+        let grows_first_page = known < page_size;
         self.update(id, |node, namespaces| {
-            node.run.append(run, range, namespaces);
+            node.borders
+                .append(run.borders(), range.clone(), namespaces);
             node.pages.extend_from_slice(pages);
         });
-        self.add_page_keys(id);
+        self.fill(id, known, &run.tokens()[range]);
         if grows_first_page {
             let node = self.node(id);
             let parent = node.parent;
-            let key: FirstPage = node.run.pairs(0..page_size.min(node.run.len())).into();
+            let key: FirstPage = self.first_page(node).into();
             let old = std::mem::replace(&mut self.node_mut(id).key, Arc::clone(&key));
             let siblings = self.children_mut(parent);
             siblings.remove(&old);
@@ -59,19 +68,20 @@ impl Tree {
         &mut self,
         parent: Option<NodeId>,
         start: usize,
-        run: &Run,
+        run: &Run<'_>,
         range: Range<usize>,
         pages: &[PageId],
     ) -> NodeId {
-        let mut own = Run::default();
-        own.append(run, range, &mut self.namespaces);
-        let key: FirstPage = own.pairs(0..self.page_size.min(own.len())).into();
+        let mut borders = Borders::default();
+        borders.append(run.borders(), range.clone(), &mut self.namespaces);
+        let key: FirstPage = run
+            .pairs(range.start..range.end.min(range.start + self.page_size))
+            .into();
         let node = Node {
             parent,
             start,
-            run: own,
             pages: pages.to_vec(),
-            page_keys: Vec::new(),
+            borders,
             key: Arc::clone(&key),
             children: Children::new(),
             locks: BTreeSet::new(),
@@ -91,7 +101,7 @@ impl Tree {
         };
         assert!(replaced.is_none(), "two nodes with one key");
         self.list(id);
-        self.add_page_keys(id);
+        self.fill(id, 0, &run.tokens()[range]);
         id
     }
 
@@ -99,11 +109,11 @@ impl Tree {
     pub(super) fn load_child(
         &mut self,
         parent: Option<NodeId>,
-        run: &Run,
+        run: &Run<'_>,
         pages: &[PageId],
     ) -> Option<NodeId> {
         let first = run.pairs(0..self.page_size.min(run.len()));
-        let is_partial = |id: NodeId| !self.node(id).run.len().is_multiple_of(self.page_size);
+        let is_partial = |id: NodeId| !self.node(id).borders.len().is_multiple_of(self.page_size);
         if self.children(parent).contains_key(&*first) || parent.is_some_and(is_partial) {
             return None;
         }
@@ -111,21 +121,29 @@ impl Tree {
         Some(self.add_child(parent, start, run, 0..run.len(), pages))
     }
 
-    /// Find the keys of the pages that have become full.
-    fn add_page_keys(&mut self, id: NodeId) {
+    /// Write the tokens of a node's positions from `known` on, and the keys of the pages that become full.
+    fn fill(&mut self, id: NodeId, known: usize, tokens: &[u32]) {
+        let page_size = self.page_size;
+        let node = self.nodes.get(id.0);
+        let (mut at, mut rest) = (known, tokens);
+        while !rest.is_empty() {
+            let row = at % page_size;
+            let (now, after) = rest.split_at(rest.len().min(page_size - row));
+            self.rows.write(node.pages[at / page_size], row, now);
+            (at, rest) = (at + now.len(), after);
+        }
         let node = self.node(id);
-        let known = node.page_keys.len();
-        let mut key = match node.page_keys.last() {
-            Some(last) => *last,
+        let full = known / page_size;
+        let mut key = match full.checked_sub(1) {
+            Some(last) => *self.rows.key(node.pages[last]),
             None => self.key_above(node),
         };
-        let full = node.run.len() / self.page_size;
-        let mut new = Vec::with_capacity(full - known);
-        for page in known..full {
-            key = self.key_of(&key, &node.run, page);
-            new.push(key);
+        for page in full..at / page_size {
+            let node = self.nodes.get(id.0);
+            key = self.key_of(&key, self.page_pieces(node, page));
+            let page = node.pages[page];
+            self.rows.set_key(page, key);
         }
-        self.node_mut(id).page_keys.extend(new);
     }
 
     /// Cut a node after the first `pages` pages of the path. The lower half keeps its identity; the upper one
@@ -134,21 +152,19 @@ impl Tree {
         let page_size = self.page_size;
         let node = self.nodes.get_mut(id.0);
         let count = pages - node.start;
-        let lower_run = node.run.split_off(count * page_size, &mut self.namespaces);
+        let at = count * page_size;
+        let lower_borders = node.borders.split_off(at, &mut self.namespaces);
         let lower_pages = node.pages.split_off(count);
-        let lower_keys = node.page_keys.split_off(count);
-        let lower_key: FirstPage = lower_run.pairs(0..page_size.min(lower_run.len())).into();
         let lower_locks = node.locks.split_off(&(pages + 1, LockId::FIRST));
         let lower_tips = node.tips.split_off(&(pages + 1));
         let lower_uses = node.uses.split_off(pages);
         let upper = Node {
             parent: node.parent,
             start: node.start,
-            run: std::mem::replace(&mut node.run, lower_run),
             pages: std::mem::replace(&mut node.pages, lower_pages),
-            page_keys: std::mem::replace(&mut node.page_keys, lower_keys),
-            key: std::mem::replace(&mut node.key, Arc::clone(&lower_key)),
-            children: Children::from([(lower_key, id)]),
+            borders: std::mem::replace(&mut node.borders, lower_borders),
+            key: Arc::clone(&node.key),
+            children: Children::new(),
             locks: std::mem::replace(&mut node.locks, lower_locks),
             protected_children: 0,
             tipped_children: 0,
@@ -159,8 +175,12 @@ impl Tree {
         node.start = pages;
         let (protected, tipped) = (node.is_protected(), node.is_tipped());
         let above = NodeId(self.nodes.insert(upper));
-        self.node_mut(id).parent = Some(above);
+        let lower_key: FirstPage = self.first_page(self.node(id)).into();
+        let node = self.nodes.get_mut(id.0);
+        node.parent = Some(above);
+        node.key = Arc::clone(&lower_key);
         let upper = self.nodes.get_mut(above.0);
+        upper.children.insert(lower_key, id);
         upper.protected_children = usize::from(protected);
         upper.tipped_children = usize::from(tipped);
         for &(_, lock) in &upper.locks {
@@ -183,9 +203,9 @@ impl Tree {
     pub(super) fn evict_page(&mut self) -> Option<PageId> {
         let leaf = self.evictable.first()?;
         let node = self.node(leaf);
-        let last = node.pages.len() - 1;
-        if let Some(&key) = node.page_keys.get(last) {
-            self.evicted.remember(&key);
+        let last = *node.pages.last().expect("at least one page");
+        if node.borders.len().is_multiple_of(self.page_size) {
+            self.evicted.remember(self.rows.key(last));
         }
         Some(self.remove_last_page(leaf))
     }
@@ -203,10 +223,9 @@ impl Tree {
         }
         let page_size = self.page_size;
         let (page, is_empty) = self.update(id, |node, namespaces| {
-            node.run
+            node.borders
                 .truncate((pages - node.start) * page_size, namespaces);
             node.uses.truncate(pages);
-            node.page_keys.truncate(pages - node.start);
             (
                 node.pages.pop().expect("at least one page"),
                 node.pages.is_empty(),

@@ -32,9 +32,10 @@ pub(super) fn check(index: &PrefixIndex) -> Checked {
 
     let of_nodes = tree
         .live_nodes()
-        .flat_map(|(_, node)| node.run.namespaces());
+        .flat_map(|(_, node)| node.borders.namespaces());
     let leases = index.leases.values();
-    let of_leases = leases.flat_map(|lease| lease.pending.namespaces().chain([lease.reply]));
+    let of_leases =
+        leases.flat_map(|lease| lease.pending.borders().namespaces().chain([lease.reply]));
     tree.namespaces.check(of_nodes.chain(of_leases))
 }
 
@@ -94,29 +95,28 @@ fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
     let above = node.parent.map_or(0, |parent| tree.node(parent).end());
     ensure!(node.start == above, "{id:?} starts where nothing ends");
     ensure!(
-        node.run.is_sound() && node.uses.is_sound() && !node.pages.is_empty(),
-        "{id:?} has a broken run or no page"
+        node.borders.is_sound() && node.uses.is_sound() && !node.pages.is_empty(),
+        "{id:?} has broken borders or no page"
     );
     ensure!(
-        node.run.len().div_ceil(page_size) == node.pages.len(),
+        node.borders.len().div_ceil(page_size) == node.pages.len(),
         "{id:?} has {} pages for {} tokens",
         node.pages.len(),
-        node.run.len()
+        node.borders.len()
     );
     ensure!(
-        *node.run.pairs(0..page_size.min(node.run.len())) == *node.key,
+        *tree.first_page(node) == *node.key,
         "{id:?} has not the key of its first page"
     );
     let mut key = tree.key_above(node);
-    let full = (0..node.run.len() / page_size).map(|page| {
-        key = tree.key_of(&key, &node.run, page);
-        key
-    });
-    ensure!(
-        full.eq(node.page_keys.iter().copied()),
-        "{id:?} has the page keys of others"
-    );
-    let is_partial = !node.run.len().is_multiple_of(page_size);
+    for page in 0..node.borders.len() / page_size {
+        key = tree.key_of(&key, tree.page_pieces(node, page));
+        ensure!(
+            key == *tree.rows.key(node.pages[page]),
+            "{id:?} has the page keys of others"
+        );
+    }
+    let is_partial = !node.borders.len().is_multiple_of(page_size);
     ensure!(
         !is_partial || node.children.is_empty(),
         "{id:?} ends in a partial page and has children"
@@ -244,21 +244,21 @@ fn check_lease(index: &PrefixIndex, lease: &Lease) -> Checked {
     if lease.has_tail {
         let node = tree.node(end.node.expect("a tail is in a node"));
         let rows = node.rows(lease.full, page_size);
-        let start = (lease.full - node.start) * page_size;
+        let first = lease.full - node.start;
         ensure!(
-            rows < page_size && lease.pending.common(0, &node.run, start, rows) == rows,
+            rows < page_size && tree.common(node, first, &lease.pending, 0, rows) == rows,
             "a tail is not the lease's own"
         );
     }
     if let Some((lock, copy)) = lease.copy {
         let lock = tree.locks.get(lock.0);
         let node = tree.node(lock.node);
-        let start = (lease.full - node.start) * page_size;
+        let first = lease.full - node.start;
         ensure!(
             lock.pages == lease.full + 1
-                && node.pages[lease.full - node.start] == copy.source_page
+                && node.pages[first] == copy.source_page
                 && lease.table.get(lease.full) == Some(&copy.target_page)
-                && lease.pending.common(0, &node.run, start, copy.rows) == copy.rows,
+                && tree.common(node, first, &lease.pending, 0, copy.rows) == copy.rows,
             "a copy is not of the lease's own prefix"
         );
     }

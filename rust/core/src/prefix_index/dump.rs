@@ -83,7 +83,7 @@ impl PrefixIndex {
                 places.insert(id, order.len());
                 order.push(id);
                 parents.push(Some(id));
-                for name in self.tree.node(id).run.namespaces() {
+                for name in self.tree.node(id).borders.namespaces() {
                     numbers.entry(name).or_insert_with(|| {
                         names.push(name);
                         names.len() - 1
@@ -97,7 +97,7 @@ impl PrefixIndex {
         }
         out.len(order.len());
         for id in order {
-            write_node(&mut out, self.tree.node(id), &places, &numbers);
+            self.write_node(&mut out, self.tree.node(id), &places, &numbers);
         }
         let mut bytes = out.finish();
         let checksum = blake3::hash(&bytes);
@@ -152,7 +152,7 @@ impl PrefixIndex {
         index.tree.set_touches(touches);
         let used = index.tree.live_nodes().flat_map(|(_, node)| &node.pages);
         index.pages = PagePool::without(pages, used.copied())
-            .ok_or_else(|| contradiction("a page is used twice or is not on the device"))?;
+            .ok_or_else(|| contradiction("a page is used twice"))?;
         index.check().map_err(LoadError::Contradiction)?;
         Ok(index)
     }
@@ -171,6 +171,10 @@ impl PrefixIndex {
             || record.tokens.len().div_ceil(self.page_size) != record.pages.len()
         {
             return Err(contradiction("tokens and pages do not fit"));
+        }
+        let on_device = |&page: &u32| (page as usize) < self.pages.total();
+        if !record.pages.iter().all(on_device) {
+            return Err(contradiction("a page is not on the device"));
         }
         let mut run = Run::default();
         let mut rest = &record.tokens[..];
@@ -195,35 +199,36 @@ impl PrefixIndex {
         let sound = self
             .tree
             .update(id, |node, _| node.uses.restore(&record.uses));
-        if !sound || self.tree.node(id).page_keys.last() != record.last_key.as_ref() {
+        if !sound || self.tree.last_key(self.tree.node(id)) != record.last_key.as_ref() {
             return Err(contradiction("uses or page keys are not those of the node"));
         }
         Ok(id)
     }
-}
 
-fn write_node(
-    out: &mut Writer,
-    node: &Node,
-    places: &HashMap<NodeId, usize>,
-    numbers: &HashMap<NamespaceId, usize>,
-) {
-    out.len(node.parent.map_or(0, |parent| places[&parent] + 1));
-    let runs: Vec<_> = node.run.pieces(0..node.run.len()).collect();
-    out.len(runs.len());
-    for (namespace, tokens) in runs {
-        out.len(numbers[&namespace]);
-        out.len(tokens.len());
-    }
-    out.words(node.run.tokens());
-    out.words(&node.pages);
-    out.len(node.uses.steps().len());
-    for &(pages, tick) in node.uses.steps() {
-        out.u64(pages as u64);
-        out.u64(tick);
-    }
-    if let Some(key) = node.page_keys.last() {
-        out.bytes(key);
+    fn write_node(
+        &self,
+        out: &mut Writer,
+        node: &Node,
+        places: &HashMap<NodeId, usize>,
+        numbers: &HashMap<NamespaceId, usize>,
+    ) {
+        out.len(node.parent.map_or(0, |parent| places[&parent] + 1));
+        let runs: Vec<_> = node.borders.pieces(0..node.borders.len()).collect();
+        out.len(runs.len());
+        for (namespace, run) in runs {
+            out.len(numbers[&namespace]);
+            out.len(run.len());
+        }
+        out.words(&self.tree.tokens_of(node, 0..node.borders.len()));
+        out.words(&node.pages);
+        out.len(node.uses.steps().len());
+        for &(pages, tick) in node.uses.steps() {
+            out.u64(pages as u64);
+            out.u64(tick);
+        }
+        if let Some(key) = self.tree.last_key(node) {
+            out.bytes(key);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What was evicted lately, for explanations. Owns a bounded memory of page keys; forgets the oldest.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use crate::own_map::OwnMap;
 use crate::page_keys::PageKey;
 
 /// How many evictions are remembered: 24 bytes each, or a little more.
@@ -11,7 +12,7 @@ const EVICTIONS_MAX: usize = 65_536;
 #[derive(Default)]
 pub(super) struct Evicted {
     order: VecDeque<u64>,
-    counts: HashMap<u64, u32>,
+    counts: OwnMap<u64, u32>,
 }
 
 impl Evicted {

@@ -73,7 +73,7 @@ impl PrefixIndex {
 }
 
 impl Tree {
-    fn explain(&self, path: &Run, matched: Matched) -> Explanation {
+    fn explain(&self, path: &Run<'_>, matched: Matched) -> Explanation {
         let rows = matched.partial.map_or(0, |partial| partial.rows);
         let hit_tokens = matched.at.pages * self.page_size + rows;
         let mut explanation = Explanation {
@@ -85,7 +85,8 @@ impl Tree {
         if explanation.miss_tokens == 1 {
             return explanation;
         }
-        let (namespace, asked) = part(path, hit_tokens).expect("a token misses");
+        let asked = path.pieces(hit_tokens..path.len()).next();
+        let (namespace, asked) = asked.expect("a token misses");
         let instead = self.instead(matched, namespace);
         explanation.cause = if self.was_evicted(path, matched.at.pages) {
             Cause::Evicted
@@ -94,7 +95,7 @@ impl Tree {
         } else {
             match instead {
                 None => Cause::Cold,
-                Some(cached) if stands_later(asked, cached) => Cause::Truncated,
+                Some(ref cached) if stands_later(asked, cached) => Cause::Truncated,
                 Some(_) => Cause::Diverged,
             }
         };
@@ -110,33 +111,31 @@ impl Tree {
     }
 
     /// What the tree has after the match, as far as it stands in `namespace`.
-    fn instead(&self, matched: Matched, namespace: NamespaceId) -> Option<&[u32]> {
-        let (run, from) = match (matched.partial, matched.at.node) {
+    fn instead(&self, matched: Matched, namespace: NamespaceId) -> Option<Vec<u32>> {
+        let (id, from) = match (matched.partial, matched.at.node) {
             (Some(partial), _) => {
-                let node = self.node(partial.node);
-                let first = matched.at.pages - node.start;
-                (&node.run, first * self.page_size + partial.rows)
+                let first = matched.at.pages - self.node(partial.node).start;
+                (partial.node, first * self.page_size + partial.rows)
             }
             (None, Some(id)) if matched.at.pages < self.node(id).end() => {
-                let node = self.node(id);
-                (&node.run, (matched.at.pages - node.start) * self.page_size)
+                let first = matched.at.pages - self.node(id).start;
+                (id, first * self.page_size)
             }
-            (None, parent) => {
-                let first = self.first_child_in(parent, namespace)?;
-                (&self.node(first).run, 0)
-            }
+            (None, parent) => (self.first_child_in(parent, namespace)?, 0),
         };
-        let (there, tokens) = part(run, from)?;
-        (there == namespace).then_some(tokens)
+        let node = self.node(id);
+        let (there, piece) = node.borders.pieces(from..node.borders.len()).next()?;
+        (there == namespace).then(|| self.tokens_of(node, piece))
     }
 
     /// Whether the page that misses is one that was evicted lately.
-    fn was_evicted(&self, path: &Run, pages: usize) -> bool {
+    fn was_evicted(&self, path: &Run<'_>, pages: usize) -> bool {
         if path.len() < (pages + 1) * self.page_size {
             return false;
         }
         let key = (0..=pages).fold(self.root_key(), |above, page| {
-            self.key_of(&above, path, page)
+            let rows = page * self.page_size..(page + 1) * self.page_size;
+            self.key_of(&above, path.pieces(rows))
         });
         self.evicted.contains(&key)
     }
@@ -144,22 +143,17 @@ impl Tree {
     /// Whether the token stands after the match under another namespace of the path.
     fn stands_elsewhere(
         &self,
-        path: &Run,
+        path: &Run<'_>,
         matched: Matched,
         own: NamespaceId,
         token_id: u32,
     ) -> bool {
-        let mut others = path.namespaces().filter(|&other| other != own);
+        let mut others = path.borders().namespaces().filter(|&other| other != own);
         others.any(|other| {
             let instead = self.instead(matched, other);
             instead.is_some_and(|tokens| tokens[0] == token_id)
         })
     }
-}
-
-/// The namespace at a position, and the tokens from there on that stand in it too.
-fn part(run: &Run, from: usize) -> Option<(NamespaceId, &[u32])> {
-    run.pieces(from..run.len()).next()
 }
 
 /// Whether the first tokens of `asked` stand in `cached`, but not at once.

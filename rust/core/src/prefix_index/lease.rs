@@ -48,7 +48,7 @@ pub struct Lease {
     pub(super) set_aside: Vec<(usize, LockId)>,
     pub(super) copy: Option<(LockId, RowCopy)>,
     /// The path from page `full` on; what is before stands in the tree.
-    pub(super) pending: Run,
+    pub(super) pending: Run<'static>,
     /// What follows the prompt stands in this namespace; one reference.
     pub(super) reply: NamespaceId,
     pub(super) prompt_tokens: usize,

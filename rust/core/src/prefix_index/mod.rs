@@ -10,6 +10,7 @@
 //!   turn is admitted after it: its cost is that of the new tokens, whatever is before them.
 
 mod admit;
+mod borders;
 mod branch;
 mod check;
 mod codec;
@@ -21,6 +22,7 @@ mod explain;
 mod lease;
 mod locks;
 mod namespace;
+mod page_rows;
 mod pages;
 mod pins;
 mod release;
@@ -33,9 +35,9 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-
 use thiserror::Error;
+
+use crate::own_map::OwnMap;
 
 pub use admit::Prompt;
 pub use dump::LoadError;
@@ -128,7 +130,7 @@ pub struct PrefixIndex {
     page_size: usize,
     pages: PagePool,
     tree: Tree,
-    leases: HashMap<u64, Lease>,
+    leases: OwnMap<u64, Lease>,
     lease_count: u64,
     pins: Pins,
     counters: Counters,
@@ -147,8 +149,8 @@ impl PrefixIndex {
         Ok(Self {
             page_size,
             pages: PagePool::new(total),
-            tree: Tree::new(rows),
-            leases: HashMap::new(),
+            tree: Tree::new(rows, pages),
+            leases: OwnMap::default(),
             lease_count: 0,
             pins: Pins::default(),
             counters: Counters::default(),

@@ -23,8 +23,9 @@
 //! The framing of stretches needs no encoding that could collide: a border between two stretches is
 //! a change of the pair's namespace, and namespaces are compared by value once, when interned.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use crate::own_map::OwnMap;
 
 /// A namespace's small number, valid while something refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +53,7 @@ struct Entry {
 /// Interned namespaces, counted: a number is given again only when no key and no lease has it.
 #[derive(Default)]
 pub(super) struct Namespaces {
-    by_bytes: HashMap<Arc<[u8]>, NamespaceId>,
+    by_bytes: OwnMap<Arc<[u8]>, NamespaceId>,
     entries: Vec<Option<Entry>>,
     unused: Vec<NamespaceId>,
 }

@@ -31,7 +31,7 @@ impl Tree {
     pub(super) fn find(
         &self,
         from: Position,
-        path: &Run,
+        path: &Run<'_>,
         limit: usize,
         table: &mut Vec<PageId>,
     ) -> Matched {
@@ -44,9 +44,7 @@ impl Tree {
             {
                 let node = self.node(id);
                 let first = at.pages - node.start;
-                let common = node
-                    .run
-                    .common(first * page_size, path, matched, limit - matched);
+                let common = self.common(node, first, path, matched, limit - matched);
                 let full = common / page_size;
                 table.extend_from_slice(&node.pages[first..first + full]);
                 at.pages += full;
@@ -123,7 +121,7 @@ impl Tree {
     /// A partial page at the end of more pages has no siblings: a split would have cut it off.
     pub(super) fn is_superseded(&self, id: NodeId) -> bool {
         let node = self.node(id);
-        if node.run.len() >= self.page_size {
+        if node.borders.len() >= self.page_size {
             return false;
         }
         let above = (Excluded(&*node.key), Unbounded);

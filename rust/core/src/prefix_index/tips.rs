@@ -4,8 +4,9 @@
 //! conversation keeps two: the newest, and the one that was continued to it (for another reply to the same
 //! message). A newer one takes the place of the older.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use crate::own_map::OwnMap;
 
 use super::pages::PageId;
 use super::tree::{NodeId, Tree};
@@ -26,8 +27,8 @@ pub(super) struct Tip {
 
 #[derive(Default)]
 pub(super) struct Tips {
-    by_number: HashMap<u64, Tip>,
-    newest: HashMap<Arc<[u8]>, u64>,
+    by_number: OwnMap<u64, Tip>,
+    newest: OwnMap<Arc<[u8]>, u64>,
 }
 
 impl Tips {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use crate::page_keys::{PageKey, next_key, root_key};
 
+use super::borders::Borders;
 use super::evict::{EvictableLeaves, Tick, Uses, used_at};
 use super::evicted::Evicted;
 use super::locks::{LockId, Locks};
-use super::namespace::{Namespaces, PathToken};
+use super::namespace::{NamespaceId, Namespaces, PathToken};
+use super::page_rows::PageRows;
 use super::pages::PageId;
-use super::run::Run;
 use super::slab::Slab;
 use super::tips::Tips;
 
@@ -52,11 +53,10 @@ pub(super) struct Node {
     pub(super) parent: Option<NodeId>,
     /// Pages on the path before this node.
     pub(super) start: usize,
-    pub(super) run: Run,
     /// At least one.
     pub(super) pages: Vec<PageId>,
-    /// The keys of its full pages.
-    pub(super) page_keys: Vec<PageKey>,
+    /// The namespaces of their rows.
+    pub(super) borders: Borders,
     pub(super) key: FirstPage,
     pub(super) children: Children,
     /// The locks on this node and how many pages of the path each protects.
@@ -87,7 +87,7 @@ impl Node {
 
     /// Rows of the path's page `page`, one of this node.
     pub(super) fn rows(&self, page: usize, page_size: usize) -> usize {
-        page_size.min(self.run.len() - (page - self.start) * page_size)
+        page_size.min(self.borders.len() - (page - self.start) * page_size)
     }
 
     /// How many of its pages a lock protects, here or below.
@@ -120,6 +120,7 @@ pub(super) struct Tree {
     pub(super) page_size: usize,
     root_key: PageKey,
     pub(super) nodes: Slab<Node>,
+    pub(super) rows: PageRows,
     pub(super) roots: Children,
     pub(super) evictable: EvictableLeaves,
     /// Pages of all nodes, and how many of them are protected.
@@ -133,11 +134,12 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(page_size: u32) -> Self {
+    pub(super) fn new(page_size: u32, pages: usize) -> Self {
         Self {
             page_size: page_size as usize,
             root_key: root_key(page_size),
             nodes: Slab::default(),
+            rows: PageRows::new(page_size as usize, pages),
             roots: Children::default(),
             evictable: EvictableLeaves::default(),
             pages: 0,
@@ -215,14 +217,9 @@ impl Tree {
 
     /// The tokens of the path's first `pages` pages, full ones that do not end after `node`.
     pub(super) fn token_ids(&self, node: Option<NodeId>, pages: usize) -> Vec<u32> {
-        let mut parts: Vec<&[u32]> = self
-            .upwards(node)
-            .map(|id| self.node(id).run.tokens())
-            .collect();
-        parts.reverse();
-        let mut token_ids = parts.concat();
-        token_ids.truncate(pages * self.page_size);
-        token_ids
+        let table = self.page_table(Position { node, pages });
+        let rows = table.iter().map(|&page| self.rows.tokens(page));
+        rows.collect::<Vec<_>>().concat()
     }
 
     pub(super) fn touches(&self) -> u64 {
@@ -239,20 +236,18 @@ impl Tree {
 
     /// The key of the page before a node's first.
     pub(super) fn key_above(&self, node: &Node) -> PageKey {
-        let above = node
-            .parent
-            .and_then(|parent| self.node(parent).page_keys.last());
-        above.copied().unwrap_or(self.root_key)
+        let above = node.parent.and_then(|id| self.node(id).pages.last());
+        above.map_or(self.root_key, |&page| *self.rows.key(page))
     }
 
-    /// The key of a full page of a node, after the page with the key `above`.
-    pub(super) fn key_of(&self, above: &PageKey, run: &Run, page: usize) -> PageKey {
-        let rows = page * self.page_size..(page + 1) * self.page_size;
-        let pieces = run.pieces(rows);
-        next_key(
-            above,
-            pieces.map(|(namespace, tokens)| (self.namespaces.bytes(namespace), tokens)),
-        )
+    /// The key of a full page with these pieces, after the page with the key `above`.
+    pub(super) fn key_of<'a>(
+        &self,
+        above: &PageKey,
+        pieces: impl Iterator<Item = (NamespaceId, &'a [u32])>,
+    ) -> PageKey {
+        let runs = pieces.map(|(namespace, tokens)| (self.namespaces.bytes(namespace), tokens));
+        next_key(above, runs)
     }
 
     /// Change a node, and keep what is counted and listed of it and of those above right.

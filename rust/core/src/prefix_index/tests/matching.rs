@@ -55,7 +55,7 @@ fn the_least_recently_used_conversation_goes_first_and_from_its_end() {
     let mut order = Vec::new();
     while let Some(leaf) = index.tree.evictable.first() {
         let node = index.tree.node(leaf);
-        order.push((node.run.tokens()[0], node.end()));
+        order.push((index.tree.rows.tokens(node.pages[0])[0], node.end()));
         evict_page(&mut index);
     }
     assert_eq!(order, [(1, 3), (1, 2), (2, 3), (2, 2), (2, 1), (1, 1)]);

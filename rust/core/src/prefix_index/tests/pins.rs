@@ -25,7 +25,7 @@ fn order(index: &mut PrefixIndex) -> Vec<u32> {
     while let Some(leaf) = index.tree.evictable.first() {
         let node = index.tree.node(leaf);
         let last = node.pages.len() - 1;
-        order.push(node.run.tokens()[last * index.page_size]);
+        order.push(index.tree.rows.tokens(node.pages[last])[0]);
         evict_page(index);
     }
     order
