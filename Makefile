@@ -39,14 +39,14 @@ demo: install ## chat with a real small model on this machine (PORT=N picks the 
 	$(BIN)/appliance demo $(DEMO_FLAGS)
 
 test: install ## run every test
-	cargo test --workspace --locked --profile optimized-test
+	cargo test --workspace --locked --release
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 nightly: ## what takes hours: a million index operations, fuzzing, AddressSanitizer
-	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --profile optimized-test --test prefix_index
+	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
 	set -e; for name in $(FUZZ_TARGETS); do \
 		cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir $(NIGHTLY) $$name -- -max_total_time=$(FUZZ_SECONDS); done
-	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-core --lib --locked --profile optimized-test \
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-core --lib --locked --release \
 		--target $(HOST) --target-dir $(NIGHTLY) attention
 
 lint: install ## formatters, linters and type checkers

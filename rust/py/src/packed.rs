@@ -1,13 +1,17 @@
 //! Arrays of u32 as they cross into Python: packed little-endian bytes.
 
+use std::borrow::Cow;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use zerocopy::FromBytes;
 
 const WORD_BYTES: usize = 4;
 
 /// The words of `packed`, the argument `name`; a ValueError when its length is not a multiple of 4.
-pub fn unpack(name: &str, packed: &[u8]) -> PyResult<Vec<u32>> {
+/// They are read where they are, if they stand there as this machine reads them.
+pub fn unpack<'a>(name: &str, packed: &'a [u8]) -> PyResult<Cow<'a, [u32]>> {
     let (words, rest) = packed.as_chunks::<WORD_BYTES>();
     if !rest.is_empty() {
         let text = format!(
@@ -16,7 +20,10 @@ pub fn unpack(name: &str, packed: &[u8]) -> PyResult<Vec<u32>> {
         );
         return Err(PyValueError::new_err(text));
     }
-    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
+    match <[u32]>::ref_from_bytes(packed) {
+        Ok(words) if cfg!(target_endian = "little") => Ok(Cow::Borrowed(words)),
+        _ => Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect()),
+    }
 }
 
 pub fn pack<'py>(py: Python<'py>, words: &[u32]) -> PyResult<Bound<'py, PyBytes>> {

@@ -55,7 +55,7 @@ type PySlot = (PyBackedBytes, bool, bool);
 
 fn slot((before, trim_left, trim_right): &PySlot) -> PyResult<Slot> {
     Ok(Slot {
-        before: unpack("before", before)?,
+        before: unpack("before", before)?.into_owned(),
         trim_left: *trim_left,
         trim_right: *trim_right,
     })
@@ -88,20 +88,14 @@ fn read<'a>(columns: &'a Columns, public: &[u8]) -> PyResult<Vec<Message<'a>>> {
     }
     let mut messages = Vec::with_capacity(count);
     for (index, name) in roles.iter().enumerate() {
-        let packed = match &token_ids[index] {
+        let token_ids = match &token_ids[index] {
             None => None,
-            Some(bytes) => {
-                let (ids, []) = bytes.as_chunks() else {
-                    let message = "token ids are not a whole number of u32";
-                    return Err(PyValueError::new_err(message));
-                };
-                Some(ids)
-            }
+            Some(bytes) => Some(unpack("token_ids", bytes)?),
         };
         messages.push(Message {
             role: role(name)?,
             text: &texts[index],
-            token_ids: packed,
+            token_ids,
             namespace: &namespaces[index],
             is_public: *namespaces[index] == *public,
         });
@@ -171,7 +165,7 @@ impl ChatPieces {
             pieces.set_slot(before, role(own)?, slot(given)?);
         }
         for (last, header, ids) in &ends {
-            pieces.set_end(role(last)?, *header, unpack("ids", ids)?);
+            pieces.set_end(role(last)?, *header, unpack("ids", ids)?.into_owned());
         }
         for (name, tokens) in &overhead {
             pieces.set_overhead(role(name)?, *tokens);

@@ -29,8 +29,13 @@ impl PageRows {
 
     /// All rows of a page; the tree knows how many of them are known.
     pub(super) fn tokens(&self, page: PageId) -> &[u32] {
+        self.side_by_side(page, self.page_size)
+    }
+
+    /// The first `count` rows of a page and of those that follow it by number.
+    fn side_by_side(&self, page: PageId, count: usize) -> &[u32] {
         let first = page as usize * self.page_size;
-        &self.tokens[first..first + self.page_size]
+        &self.tokens[first..first + count]
     }
 
     /// Fill rows from `row` on.
@@ -103,16 +108,31 @@ impl Tree {
     ) -> usize {
         let start = first * self.page_size;
         let count = node.borders.common(start, path.borders(), from, limit);
-        let asked = &path.tokens()[from..from + count];
-        let mut equal = 0;
-        for (&page, asked) in node.pages[first..].iter().zip(asked.chunks(self.page_size)) {
-            let there = &self.rows.tokens(page)[..asked.len()];
-            if there != asked {
-                let pairs = there.iter().zip(asked);
-                return equal + pairs.take_while(|(there, asked)| there == asked).count();
+        let mut asked = &path.tokens()[from..from + count];
+        let mut pages = &node.pages[first..first + count.div_ceil(self.page_size)];
+        while !asked.is_empty() {
+            // Pages that were taken together stand side by side.
+            let pairs = pages.windows(2);
+            let together = 1 + pairs.take_while(|pair| pair[0] + 1 == pair[1]).count();
+            let length = asked.len().min(together * self.page_size);
+            let there = self.rows.side_by_side(pages[0], length);
+            let equal = common_tokens(there, &asked[..length]);
+            asked = &asked[equal..];
+            if equal < length {
+                break;
             }
-            equal += asked.len();
+            pages = &pages[together..];
         }
-        equal
+        count - asked.len()
     }
+}
+
+/// Equal leading tokens of two slices of one length; whole blocks are compared at once.
+fn common_tokens(left: &[u32], right: &[u32]) -> usize {
+    const BLOCK: usize = 64;
+    let blocks = left.chunks(BLOCK).zip(right.chunks(BLOCK));
+    let same = blocks.take_while(|(left, right)| left == right).count() * BLOCK;
+    let rest = left.iter().zip(right).skip(same);
+    left.len()
+        .min(same + rest.take_while(|(left, right)| left == right).count())
 }

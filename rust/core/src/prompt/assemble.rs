@@ -3,6 +3,9 @@
 //! It owns the order of these steps and the sums over them. It never decides how a cut is made (`cut`)
 //! or what a format writes (`pieces`).
 
+use std::borrow::Cow;
+use std::ops::Deref;
+
 use thiserror::Error;
 
 use crate::memo::SharedIds;
@@ -11,14 +14,14 @@ use crate::prompt::pieces::{ChatPieces, Placement, Role};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// One message on its way into a prompt.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Message<'a> {
     /// Who says it.
     pub role: Role,
     /// Its content.
     pub text: &'a str,
-    /// Stored ids of exactly `text`, packed little-endian u32.
-    pub token_ids: Option<&'a [[u8; 4]]>,
+    /// Stored ids of exactly `text`.
+    pub token_ids: Option<Cow<'a, [u32]>>,
     /// Who may share its tokens, and whose encodings the memo may use for it.
     pub namespace: &'a [u8],
     /// Whether that is everybody: the operator's own text.
@@ -178,14 +181,14 @@ pub fn checked_cut(
 }
 
 /// Stored ids where they are those of `text`, else the memo's or new ones.
-fn content_ids<'a>(
+fn content_ids<'m>(
     tokenizer: &Tokenizer,
     index: usize,
-    message: &Message<'a>,
+    message: &'m Message<'_>,
     text: &str,
-) -> Result<Content<'a>, AssembleError> {
-    match message.token_ids {
-        Some(packed) if text.len() == message.text.len() => Ok(Content::Stored(packed)),
+) -> Result<Content<'m>, AssembleError> {
+    match &message.token_ids {
+        Some(ids) if text.len() == message.text.len() => Ok(Content::Stored(ids)),
         _ => tokenizer
             .encode(text, message.namespace)
             .map(Content::Encoded)
@@ -199,15 +202,17 @@ fn signed(count: usize) -> i64 {
 }
 
 enum Content<'a> {
-    Stored(&'a [[u8; 4]]),
+    Stored(&'a [u32]),
     Encoded(SharedIds),
 }
 
-impl Content<'_> {
-    fn len(&self) -> usize {
+impl Deref for Content<'_> {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
         match self {
-            Self::Stored(packed) => packed.len(),
-            Self::Encoded(ids) => ids.len(),
+            Self::Stored(ids) => ids,
+            Self::Encoded(ids) => ids,
         }
     }
 }
@@ -227,7 +232,7 @@ impl<'a> Assembly<'a> {
     /// content on, every token belongs to the latest private namespace. A prompt that begins with
     /// private text is private from its first token: even the format's own words would tell one tenant,
     /// by a hit, that another was here.
-    fn add(&mut self, before: &[u32], content: &Content<'_>, message: &Message<'a>) {
+    fn add(&mut self, before: &[u32], content: &[u32], message: &Message<'a>) {
         let front = *self.namespace.get_or_insert(message.namespace);
         self.extend_stretch(front, before.len());
         self.token_ids.extend_from_slice(before);
@@ -238,13 +243,7 @@ impl<'a> Assembly<'a> {
         };
         self.namespace = Some(own);
         self.extend_stretch(own, content.len());
-        match content {
-            Content::Stored(packed) => {
-                let ids = packed.iter().map(|bytes| u32::from_le_bytes(*bytes));
-                self.token_ids.extend(ids);
-            }
-            Content::Encoded(ids) => self.token_ids.extend_from_slice(ids),
-        }
+        self.token_ids.extend_from_slice(content);
         self.part_tokens.push(before.len() + content.len());
     }
 
