@@ -6,16 +6,16 @@ use super::batch::{Batch, Sequence};
 use super::item::Attention;
 use super::kernel::{KEYS, PANEL_VECTORS};
 use super::plan::Item;
-use super::scratch::{LANES_MAX, Scratch};
-use super::simd::Vector;
+use super::scratch::Scratch;
+use super::simd::{LANES_MAX, Vector};
 use std::ops::Range;
 use std::ptr::with_exposed_provenance;
 
-/// Where a row of the item starts in q and out, in values.
-pub(super) fn row_start(batch: &Batch, item: &Item, row: usize) -> usize {
+/// Where a row of one of the item's K/V heads starts in q and out, in values.
+pub(super) fn row_start(batch: &Batch, item: &Item, kv_head: usize, row: usize) -> usize {
     let (group, row) = (batch.group(), item.rows.start + row);
     let token = batch.sequences[item.sequence].query_start + row / group;
-    let head = item.kv_head * group + row % group;
+    let head = kv_head * group + row % group;
     (token * batch.query.heads + head) * batch.shape.head_dim
 }
 
@@ -33,16 +33,34 @@ pub(super) unsafe fn queries<V: Vector>(attention: &Attention, item: &Item, scra
         scratch.starts[row] = batch.start(item.sequence, real) as f32;
         scratch.limits[row] = batch.limit(item.sequence, real) as f32;
     }
+    let stride = item.stride() * head_dim;
+    for (head, kv_head) in item.kv_heads.clone().enumerate() {
+        let to = &mut scratch.q[head * stride..];
+        // SAFETY: as stated.
+        unsafe { head_queries::<V>(attention, item, kv_head, to) };
+    }
+}
+
+#[inline(always)]
+unsafe fn head_queries<V: Vector>(
+    attention: &Attention,
+    item: &Item,
+    kv_head: usize,
+    to: &mut [f32],
+) {
+    let (batch, rows) = (&attention.batch, item.rows.len());
+    let head_dim = batch.shape.head_dim;
+    let padded = rows.next_multiple_of(V::LANES);
     let scale = attention.scale;
     // Rows that only fill up a panel repeat the last one; nothing of them is kept.
     let row_at = |row: usize| {
-        let start = row_start(batch, item, row.min(rows - 1));
+        let start = row_start(batch, item, kv_head, row.min(rows - 1));
         let q = with_exposed_provenance::<f32>(attention.tensors.q);
         // SAFETY: the row lies inside of q, by the checks of `Batch`.
         unsafe { std::slice::from_raw_parts(q.add(start), head_dim) }
     };
     if item.by_dots {
-        for (row, to) in scratch.q.chunks_exact_mut(head_dim).take(rows).enumerate() {
+        for (row, to) in to.chunks_exact_mut(head_dim).take(rows).enumerate() {
             to.iter_mut()
                 .zip(row_at(row))
                 .for_each(|(x, y)| *x = y * scale);
@@ -52,7 +70,7 @@ pub(super) unsafe fn queries<V: Vector>(attention: &Attention, item: &Item, scra
     let panel = PANEL_VECTORS * V::LANES;
     for first in (0..rows).step_by(panel) {
         let width = panel.min(padded - first);
-        let to = &mut scratch.q[first * head_dim..(first + width) * head_dim];
+        let to = &mut to[first * head_dim..(first + width) * head_dim];
         for lane in (0..width).step_by(V::LANES) {
             // Written line by line: LANES rows are read side by side.
             let mut from: [&[f32]; LANES_MAX] = [&[]; LANES_MAX];
@@ -68,7 +86,8 @@ pub(super) unsafe fn queries<V: Vector>(attention: &Attention, item: &Item, scra
     }
 }
 
-/// Finds the rows of a tile, and of the one after it, through the page table.
+/// Finds the rows of the item's first K/V head in a tile, and in the one after it, through the page
+/// table.
 pub(super) fn tile(batch: &Batch, item: &Item, positions: Range<usize>, scratch: &mut Scratch) {
     let head_dim = batch.shape.head_dim;
     let start = batch.start(item.sequence, item.rows.start);
@@ -80,8 +99,8 @@ pub(super) fn tile(batch: &Batch, item: &Item, positions: Range<usize>, scratch:
         }
     };
     let next = next..end.min(next + KEYS);
-    cache_rows(batch, item, next, start, &mut scratch.rows);
-    offsets(&scratch.rows, &mut scratch.next);
+    cache_rows(batch, item, next, start, &mut scratch.next_rows);
+    offsets(&scratch.next_rows, &mut scratch.next);
     cache_rows(batch, item, positions, start, &mut scratch.rows);
     offsets(&scratch.rows, &mut scratch.offsets);
 }
@@ -99,7 +118,7 @@ fn cache_rows(batch: &Batch, item: &Item, positions: Range<usize>, start: usize,
         let page = batch.page_tables[page_start + position / page_size] as usize;
         let row = position % page_size;
         let count = (page_size - row).min(positions.end - position);
-        let first = batch.shape.row(page, item.kv_head, row);
+        let first = batch.shape.row(page, item.kv_heads.start, row);
         for (n, found) in to[i..i + count].iter_mut().enumerate() {
             *found = first + n;
         }

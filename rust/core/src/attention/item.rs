@@ -8,8 +8,8 @@ use super::gather::{self, row_start};
 use super::kernel::{self, KEYS, PANEL_VECTORS, Tile};
 use super::level::Level;
 use super::plan::{Item, Plan, SPAN};
-use super::pool::Work;
-use super::scratch::{Scratch, State};
+use super::pool::{self, Work};
+use super::scratch::{Place, Scratch, State};
 use super::simd::{self, Vector};
 use std::cell::RefCell;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -89,7 +89,7 @@ impl Attention {
     /// else writes them or reads `out` meanwhile. `level` fits the CPU and `head_dim`.
     pub unsafe fn new(batch: Batch, tensors: Tensors, level: Level) -> Self {
         Self {
-            plan: Plan::new(&batch),
+            plan: Plan::new(&batch, pool::threads()),
             scale: batch.query.scale * std::f32::consts::LOG2_E,
             batch,
             tensors,
@@ -146,7 +146,7 @@ thread_local! {
 #[inline(always)]
 unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scratch) {
     let batch = &attention.batch;
-    let (rows, head_dim) = (item.rows.len(), batch.shape.head_dim);
+    let (rows, head_dim) = (item.rows_all(), batch.shape.head_dim);
     let start = batch.start(item.sequence, item.rows.start);
     let end = batch.limit(item.sequence, item.rows.end - 1);
     // SAFETY: the pointers of the tensors are good by `Attention::new`, those of the scratch by `fit`.
@@ -161,8 +161,10 @@ unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scrat
         for first in (span_start..span_end).step_by(KEYS) {
             let keys = KEYS.min(span_end - first);
             gather::tile(batch, item, first..first + keys, scratch);
-            // SAFETY: as above; the tile's rows are in the cache.
-            unsafe { run_tile::<V>(attention, item, scratch, (first, keys)) };
+            for head in 0..item.kv_heads.len() {
+                // SAFETY: as above; the tile's rows are in the cache.
+                unsafe { run_tile::<V>(attention, item, scratch, (head, first, keys)) };
+            }
         }
         let State { max, sum, mix } = &scratch.span;
         let mix = &mix[..rows * head_dim];
@@ -190,21 +192,28 @@ unsafe fn run_tile<V: Vector>(
     attention: &Attention,
     item: &Item,
     scratch: &mut Scratch,
-    (first, keys): (usize, usize),
+    (head, first, keys): (usize, usize, usize),
 ) {
-    let head_dim = attention.batch.shape.head_dim;
+    let shape = &attention.batch.shape;
+    let head_dim = shape.head_dim;
+    // Heads of a page lie one after the other. After the last head comes the first one of the next
+    // tile.
+    let rows_before = head * shape.page_size;
+    let last = head + 1 == item.kv_heads.len();
+    let place = Place { first, keys, rows_before, next: if last { None } else { Some(rows_before + shape.page_size) }, head_dim };
+    let start = head * item.stride();
     // SAFETY: `gather::tile` found rows of the cache; each has its scales. Few rows are at most
     // DOT_ROWS, so that scores [rows, KEYS] fit.
     unsafe {
         match attention.tensors.cache {
             Cache::Float32 { k, v } => {
                 let (k, v) = (with_exposed_provenance(k), with_exposed_provenance(v));
-                let tile = scratch.tile::<f32>(k, v, first, keys, head_dim);
+                let tile = scratch.tile::<f32>(k, v, &place);
                 if item.by_dots {
-                    let rows = scratch.rows_from(0, item.rows.len(), head_dim);
+                    let rows = scratch.rows_from(start, 0, item.rows.len(), head_dim);
                     kernel::dots::<V, f32>(&tile, &rows);
                 } else {
-                    run_panels::<V>(item, scratch, tile);
+                    run_panels::<V>(item, scratch, start, tile);
                 }
             }
             Cache::Int8 {
@@ -216,15 +225,16 @@ unsafe fn run_tile<V: Vector>(
                 scratch.take_scales(
                     with_exposed_provenance(k_scales),
                     with_exposed_provenance(v_scales),
+                    &place,
                 );
                 let (k, v) = (with_exposed_provenance(k), with_exposed_provenance(v));
-                let tile = scratch.tile::<i8>(k, v, first, keys, head_dim);
+                let tile = scratch.tile::<i8>(k, v, &place);
                 if item.by_dots {
-                    let rows = scratch.rows_from(0, item.rows.len(), head_dim);
+                    let rows = scratch.rows_from(start, 0, item.rows.len(), head_dim);
                     kernel::dots::<V, i8>(&tile, &rows);
                 } else {
                     let tile = kernel::widen::<V>(&tile, &scratch.space());
-                    run_panels::<V>(item, scratch, tile);
+                    run_panels::<V>(item, scratch, start, tile);
                 }
             }
         }
@@ -233,7 +243,12 @@ unsafe fn run_tile<V: Vector>(
 
 /// Every panel of rows against a tile.
 #[inline(always)]
-unsafe fn run_panels<V: Vector>(item: &Item, scratch: &mut Scratch, mut tile: Tile<f32>) {
+unsafe fn run_panels<V: Vector>(
+    item: &Item,
+    scratch: &mut Scratch,
+    first_row: usize,
+    mut tile: Tile<f32>,
+) {
     let keys = tile.keys;
     let panel = PANEL_VECTORS * V::LANES;
     for start in (0..item.rows.len()).step_by(panel) {
@@ -244,7 +259,7 @@ unsafe fn run_panels<V: Vector>(item: &Item, scratch: &mut Scratch, mut tile: Ti
         if tile.keys == 0 || tile.first + tile.keys <= scratch.starts[start] as usize {
             continue;
         }
-        let rows = scratch.rows_from(start, count, tile.head_dim);
+        let rows = scratch.rows_from(first_row, start, count, tile.head_dim);
         // SAFETY: a panel of at most PANEL_VECTORS vectors, within ROWS_PADDED rows.
         unsafe { kernel::lanes::<V>(&tile, &rows) };
         tile.fetch = false;
@@ -254,13 +269,16 @@ unsafe fn run_panels<V: Vector>(item: &Item, scratch: &mut Scratch, mut tile: Ti
 unsafe fn write_out(attention: &Attention, item: &Item, total: &State) {
     let head_dim = attention.batch.shape.head_dim;
     let out = with_exposed_provenance_mut::<f32>(attention.tensors.out);
-    for row in 0..item.rows.len() {
-        let start = row_start(&attention.batch, item, row);
-        // SAFETY: the row lies inside of out, and is this item's alone.
-        let to = unsafe { std::slice::from_raw_parts_mut(out.add(start), head_dim) };
-        let mix = &total.mix[row * head_dim..(row + 1) * head_dim];
-        for (x, y) in to.iter_mut().zip(mix) {
-            *x = y / total.sum[row];
+    for (head, kv_head) in item.kv_heads.clone().enumerate() {
+        for row in 0..item.rows.len() {
+            let start = row_start(&attention.batch, item, kv_head, row);
+            // SAFETY: the row lies inside of out, and is this item's alone.
+            let to = unsafe { std::slice::from_raw_parts_mut(out.add(start), head_dim) };
+            let row = head * item.stride() + row;
+            let mix = &total.mix[row * head_dim..(row + 1) * head_dim];
+            for (x, y) in to.iter_mut().zip(mix) {
+                *x = y / total.sum[row];
+            }
         }
     }
 }

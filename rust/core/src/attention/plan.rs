@@ -6,6 +6,7 @@
 
 use super::batch::Batch;
 use super::kernel::KEYS;
+use super::simd::LANES_MAX;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,18 +25,37 @@ pub(super) const DOT_ROWS: usize = 8;
 /// the parts are small); above, an item takes all spans of its tile.
 const SPLIT_ROWS: usize = 256;
 
-/// Work for one thread: some rows of one K/V head of a sequence against some spans of its context.
+/// Up to so many rows of all its K/V heads together an item takes more heads than one: heads of a page
+/// lie side by side, and reading on is faster than jumping.
+const ITEM_ROWS: usize = 48;
+
+/// Items for each thread, before an item takes more heads than one.
+const ITEMS_PER_THREAD: usize = 4;
+
+/// Work for one thread: some rows of some K/V heads of a sequence against some spans of its context.
 #[derive(Debug)]
 pub(super) struct Item {
     pub sequence: usize,
-    pub kv_head: usize,
-    /// Rows of the sequence: row r is position r / group of its queries, head r % group of the K/V head.
+    pub kv_heads: Range<usize>,
+    /// Rows of each of the heads: row r is position r / group of its queries, head r % group of the K/V head.
     pub rows: Range<usize>,
     pub spans: Range<usize>,
     /// Rows are few: dot products.
     pub by_dots: bool,
     /// Set when the spans of the tile are shared among items.
     pub part: Option<Part>,
+}
+
+impl Item {
+    /// Rows from one head to the next in the memory of the item.
+    pub fn stride(&self) -> usize {
+        padded_rows(self.rows.len(), self.by_dots)
+    }
+
+    /// Rows of all heads in the memory of the item.
+    pub fn rows_all(&self) -> usize {
+        (self.kv_heads.len() - 1) * self.stride() + self.rows.len()
+    }
 }
 
 /// Where the result of an item's span goes.
@@ -82,14 +102,22 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(batch: &Batch) -> Self {
+    /// The cut for so many threads. Which heads share an item changes no result.
+    pub fn new(batch: &Batch, threads: usize) -> Self {
         let mut plan = Self {
             items: Vec::new(),
             merges: Vec::new(),
         };
-        for sequence in 0..batch.sequences.len() {
-            for kv_head in 0..batch.shape.kv_heads {
-                plan.cut(batch, sequence, kv_head);
+        let spans = |s: usize| batch.sequences[s].context.div_ceil(SPAN);
+        let kv_heads = batch.shape.kv_heads;
+        let parts = kv_heads * (0..batch.sequences.len()).map(spans).sum::<usize>();
+        let heads_max = parts / (ITEMS_PER_THREAD * threads);
+        for (i, sequence) in batch.sequences.iter().enumerate() {
+            let rows = sequence.queries * batch.group();
+            let rows = padded_rows(rows, rows <= DOT_ROWS);
+            let heads = (ITEM_ROWS / rows.max(1)).min(heads_max).max(1);
+            for first in (0..kv_heads).step_by(heads) {
+                plan.cut(batch, i, first..kv_heads.min(first + heads));
             }
         }
         // Long ones first, so that the threads end together.
@@ -98,7 +126,7 @@ impl Plan {
         plan
     }
 
-    fn cut(&mut self, batch: &Batch, sequence: usize, kv_head: usize) {
+    fn cut(&mut self, batch: &Batch, sequence: usize, kv_heads: Range<usize>) {
         let rows_all = batch.sequences[sequence].queries * batch.group();
         for first in (0..rows_all).step_by(TILE_ROWS) {
             let rows = first..rows_all.min(first + TILE_ROWS);
@@ -106,7 +134,7 @@ impl Plan {
                 ..batch.limit(sequence, rows.end - 1).div_ceil(SPAN);
             let item = |spans, part| Item {
                 sequence,
-                kv_head,
+                kv_heads: kv_heads.clone(),
                 rows: rows.clone(),
                 spans,
                 by_dots: rows_all <= DOT_ROWS,
@@ -126,11 +154,20 @@ impl Plan {
     }
 }
 
+/// Rows of a K/V head in the memory of an item: whole vectors, when lanes run over rows.
+fn padded_rows(rows: usize, by_dots: bool) -> usize {
+    if by_dots {
+        rows
+    } else {
+        rows.next_multiple_of(LANES_MAX)
+    }
+}
+
 /// What an item costs, in rows times positions.
 fn cost(batch: &Batch, item: &Item) -> usize {
     let seen = batch.limit(item.sequence, item.rows.end - 1);
     let start = batch.start(item.sequence, item.rows.start);
     let positions = seen.min(item.spans.end * SPAN) - start.max(item.spans.start * SPAN);
     // Reading K/V costs about as much as computing a few rows.
-    (item.rows.len() + 4) * positions
+    (item.rows.len() + 4) * item.kv_heads.len() * positions
 }

@@ -79,7 +79,8 @@ pub fn set_threads(threads: usize) {
     THREADS.store(threads.clamp(1, 1024), Ordering::Relaxed);
 }
 
-fn threads() -> usize {
+/// Threads of a job, the caller included.
+pub(super) fn threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
             let cores = thread::available_parallelism().map_or(1, usize::from);

@@ -4,11 +4,8 @@
 
 use super::kernel::{KEYS, Rows, Space, Tile};
 use super::plan::TILE_ROWS;
-use super::simd;
+use super::simd::{self, LANES_MAX};
 use std::ops::{Deref, DerefMut};
-
-/// Lanes of the widest vector.
-pub(super) const LANES_MAX: usize = 16;
 
 /// Rows of an item, rounded up to whole vectors of any type.
 pub(super) const ROWS_PADDED: usize = TILE_ROWS.next_multiple_of(LANES_MAX);
@@ -45,6 +42,20 @@ impl DerefMut for Values {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * 16) }
     }
+}
+
+/// Which keys of which head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Position of the first key.
+    pub first: usize,
+    /// 1..=KEYS.
+    pub keys: usize,
+    /// Rows of the cache from the head that was gathered to this one.
+    pub rows_before: usize,
+    /// The same for the head that comes next in this tile; None after the last one.
+    pub next: Option<usize>,
+    pub head_dim: usize,
 }
 
 /// A softmax in the making: max, sum [ROWS_PADDED] and mix [rows, head_dim].
@@ -104,7 +115,9 @@ pub(super) struct Scratch {
     pub rows: Vec<usize>,
     /// Where they start, in values.
     pub offsets: Vec<usize>,
-    /// Offsets of the tile after.
+    /// Rows of the tile after.
+    pub next_rows: Vec<usize>,
+    /// Where they start.
     pub next: Vec<usize>,
     k_scales: Values,
     v_scales: Values,
@@ -129,6 +142,7 @@ impl Scratch {
         fix: Values::EMPTY,
         rows: Vec::new(),
         offsets: Vec::new(),
+        next_rows: Vec::new(),
         next: Vec::new(),
         k_scales: Values::EMPTY,
         v_scales: Values::EMPTY,
@@ -147,6 +161,7 @@ impl Scratch {
         self.fix.fit(ROWS_PADDED);
         self.rows.resize(KEYS, 0);
         self.offsets.resize(KEYS, 0);
+        self.next_rows.resize(KEYS, 0);
         self.next.resize(KEYS, 0);
         self.k_scales.fit(KEYS);
         self.v_scales.fit(KEYS);
@@ -164,21 +179,26 @@ impl Scratch {
         &self,
         k: *const E,
         v: *const E,
-        first: usize,
-        keys: usize,
-        head_dim: usize,
+        place: &Place,
     ) -> Tile<E> {
+        let skip = place.rows_before * place.head_dim;
+        let (next, ahead) = match place.next {
+            Some(rows) => (&self.offsets, rows * place.head_dim),
+            None => (&self.next, 0),
+        };
         Tile {
-            k,
-            v,
+            k: k.wrapping_add(skip),
+            v: v.wrapping_add(skip),
             offsets: self.offsets.as_ptr(),
-            next: self.next.as_ptr(),
+            next_k: k.wrapping_add(ahead),
+            next_v: v.wrapping_add(ahead),
+            next: next.as_ptr(),
             fetch: true,
             k_scales: self.k_scales.as_ptr(),
             v_scales: self.v_scales.as_ptr(),
-            keys,
-            first,
-            head_dim,
+            keys: place.keys,
+            first: place.first,
+            head_dim: place.head_dim,
         }
     }
 
@@ -186,12 +206,17 @@ impl Scratch {
     ///
     /// # Safety
     /// The pointers are good for the scales of all rows of the cache.
-    pub unsafe fn take_scales(&mut self, k_scales: *const f32, v_scales: *const f32) {
+    pub unsafe fn take_scales(
+        &mut self,
+        k_scales: *const f32,
+        v_scales: *const f32,
+        place: &Place,
+    ) {
         for (i, &row) in self.rows.iter().enumerate() {
             // SAFETY: as stated.
             unsafe {
-                self.k_scales[i] = *k_scales.add(row);
-                self.v_scales[i] = *v_scales.add(row);
+                self.k_scales[i] = *k_scales.add(row + place.rows_before);
+                self.v_scales[i] = *v_scales.add(row + place.rows_before);
             }
         }
     }
@@ -205,18 +230,19 @@ impl Scratch {
         }
     }
 
-    /// The state of `rows` rows from row `start` on.
-    pub fn rows_from(&mut self, start: usize, rows: usize, head_dim: usize) -> Rows {
+    /// The state of `rows` rows from row `start` on of a head whose first row is `first`.
+    pub fn rows_from(&mut self, first: usize, start: usize, rows: usize, head_dim: usize) -> Rows {
+        let own = first + start;
         Rows {
             count: rows,
-            q: self.q[start * head_dim..].as_ptr(),
+            q: self.q[own * head_dim..].as_ptr(),
             starts: self.starts[start..].as_ptr(),
             limits: self.limits[start..].as_ptr(),
             scores: self.scores.as_mut_ptr(),
-            max: self.span.max[start..].as_mut_ptr(),
-            sum: self.span.sum[start..].as_mut_ptr(),
+            max: self.span.max[own..].as_mut_ptr(),
+            sum: self.span.sum[own..].as_mut_ptr(),
             fix: self.fix[start..].as_mut_ptr(),
-            mix: self.span.mix[start * head_dim..].as_mut_ptr(),
+            mix: self.span.mix[own * head_dim..].as_mut_ptr(),
         }
     }
 }

@@ -92,7 +92,7 @@ unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
         for key in 0..tile.keys {
             let v = tile.v.add(*tile.offsets.add(key) + i);
             if fetch {
-                let k = tile.k.wrapping_add(*tile.next.add(key) + i);
+                let k = tile.next_k.wrapping_add(*tile.next.add(key) + i);
                 for line in (0..NV * V::LANES).step_by(E::LINE) {
                     V::prefetch(k.wrapping_add(line));
                 }

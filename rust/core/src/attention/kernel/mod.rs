@@ -26,7 +26,10 @@ pub(super) struct Tile<E> {
     pub v: *const E,
     /// [KEYS]; where there is no key, that of another one is repeated.
     pub offsets: *const usize,
-    /// [KEYS] rows of the tile after this one, or of this one again; only fetched ahead.
+    /// Where the rows of `next` are counted from.
+    pub next_k: *const E,
+    pub next_v: *const E,
+    /// [KEYS] the rows that come after these, or these again; only fetched ahead.
     pub next: *const usize,
     /// Whether to bring what comes next near.
     pub fetch: bool,

@@ -65,14 +65,14 @@ pub(in super::super) unsafe fn widen<V: Vector>(tile: &Tile<i8>, space: &Space) 
         unsafe {
             let (from, next) = (*tile.offsets.add(key), *tile.next.add(key));
             let sides = [
-                (tile.k, *tile.k_scales.add(key), space.k),
-                (tile.v, *tile.v_scales.add(key), space.v),
+                (tile.k, tile.next_k, *tile.k_scales.add(key), space.k),
+                (tile.v, tile.next_v, *tile.v_scales.add(key), space.v),
             ];
-            for (cache, scale, to) in sides {
+            for (cache, ahead, scale, to) in sides {
                 let to = to.add(key * tile.head_dim);
                 for i in (0..tile.head_dim).step_by(V::LANES) {
                     if i % i8::LINE == 0 {
-                        V::prefetch(cache.wrapping_add(next + i));
+                        V::prefetch(ahead.wrapping_add(next + i));
                     }
                     let value = V::load_i8(cache.add(from + i));
                     value.mul(V::splat(scale)).store(to.add(i));
@@ -84,6 +84,8 @@ pub(in super::super) unsafe fn widen<V: Vector>(tile: &Tile<i8>, space: &Space) 
         k: space.k,
         v: space.v,
         offsets: space.offsets,
+        next_k: space.k,
+        next_v: space.v,
         next: space.offsets,
         fetch: false,
         k_scales: tile.k_scales,

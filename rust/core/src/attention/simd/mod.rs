@@ -10,6 +10,9 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
+/// Lanes of the widest vector.
+pub(super) const LANES_MAX: usize = 16;
+
 /// 1.5 * 2^23: adding it to |x| < 2^22 leaves round(x) in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 
