@@ -222,7 +222,7 @@ unsafe fn run_tile<V: Vector>(
                 k_scales,
                 v_scales,
             } => {
-                scratch.take_scales(
+                scratch.take_scales::<V>(
                     with_exposed_provenance(k_scales),
                     with_exposed_provenance(v_scales),
                     &place,

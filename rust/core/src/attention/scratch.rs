@@ -4,11 +4,14 @@
 
 use super::kernel::{KEYS, Rows, Space, Tile};
 use super::plan::TILE_ROWS;
-use super::simd::{self, LANES_MAX};
+use super::simd::{self, LANES_MAX, Vector};
 use std::ops::{Deref, DerefMut};
 
 /// Rows of an item, rounded up to whole vectors of any type.
 pub(super) const ROWS_PADDED: usize = TILE_ROWS.next_multiple_of(LANES_MAX);
+
+/// Scales in a cache line.
+const SCALES_LINE: usize = 16;
 
 /// A cache line.
 #[derive(Clone, Copy, Debug)]
@@ -202,16 +205,25 @@ impl Scratch {
         }
     }
 
-    /// Gathers the scales of the rows that were gathered.
+    /// Gathers the scales of the rows that were gathered, and brings those of the next tile near.
     ///
     /// # Safety
     /// The pointers are good for the scales of all rows of the cache.
-    pub unsafe fn take_scales(
+    #[inline(always)]
+    pub unsafe fn take_scales<V: Vector>(
         &mut self,
         k_scales: *const f32,
         v_scales: *const f32,
         place: &Place,
     ) {
+        for row in self.next_rows.iter().step_by(SCALES_LINE) {
+            let row = row + place.rows_before;
+            // SAFETY: a fetch reads nothing.
+            unsafe {
+                V::prefetch(k_scales.wrapping_add(row));
+                V::prefetch(v_scales.wrapping_add(row));
+            }
+        }
         for (i, &row) in self.rows.iter().enumerate() {
             // SAFETY: as stated.
             unsafe {
