@@ -78,7 +78,9 @@ unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
     by_key: usize,
     by_row: usize,
 ) {
-    let fetch = tile.fetch && row == 0;
+    // Each block of rows fetches for its share of the keys: evenly, the memory keeps pace.
+    let share = |row: usize| tile.keys * row / rows.count;
+    let fetch = if tile.fetch { share(row)..share(row + MR) } else { 0..0 };
     // SAFETY: the shapes in `Tile` and `Rows`, by the caller.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];
@@ -91,7 +93,7 @@ unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
         }
         for key in 0..tile.keys {
             let v = tile.v.add(*tile.offsets.add(key) + i);
-            if fetch {
+            if fetch.contains(&key) {
                 let k = tile.next_k.wrapping_add(*tile.next.add(key) + i);
                 for line in (0..NV * V::LANES).step_by(E::LINE) {
                     V::prefetch(k.wrapping_add(line));
