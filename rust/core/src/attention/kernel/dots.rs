@@ -41,8 +41,8 @@ pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: 
 
 /// Scores [MR rows, BLOCK_KEYS keys], without the scales of the keys.
 ///
-/// The V rows of the next tile are brought near meanwhile, and while V is mixed, its K rows: a whole
-/// tile ahead, since there is little to compute and memory is late.
+/// The V rows of the keys are brought near meanwhile; while V is mixed, the K rows that come next are.
+/// Further ahead is slower: it costs room in the fast caches and hides no more.
 #[inline(always)]
 unsafe fn score<V: Vector, E: Stored, const MR: usize>(
     tile: &Tile<E>,
@@ -54,7 +54,7 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize>(
     // SAFETY: `q` is [rows, head_dim], K rows are [head_dim], by the caller.
     unsafe {
         let k: [*const E; BLOCK_KEYS] = rows_of(tile.k, tile.offsets.add(key));
-        let next: [*const E; BLOCK_KEYS] = rows_of(tile.next_v, tile.next.add(key));
+        let next: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
         let q = rows.q.add(row * head_dim);
         let mut acc = [[V::splat(0.0); BLOCK_KEYS]; MR];
         for line in (0..head_dim).step_by(E::LINE) {
