@@ -2,11 +2,11 @@
 //!
 //! Owns the way from rows and positions to places in q, out and the caches; computes no attention.
 
-use super::batch::{Batch, Sequence};
+use super::batch::{Batch, CacheShape, Sequence};
 use super::item::Attention;
 use super::kernel::{KEYS, PANEL_VECTORS};
 use super::plan::Item;
-use super::scratch::Scratch;
+use super::scratch::{Found, Run, Scratch};
 use super::simd::{LANES_MAX, Vector};
 use std::ops::Range;
 use std::ptr::with_exposed_provenance;
@@ -86,46 +86,47 @@ unsafe fn head_queries<V: Vector>(
     }
 }
 
-/// Finds the rows of the item's first K/V head in a tile, and in the one after it, through the page
-/// table.
+/// Finds the rows of the item's first K/V head in a tile, and in the one after it.
 pub(super) fn tile(batch: &Batch, item: &Item, positions: Range<usize>, scratch: &mut Scratch) {
-    let head_dim = batch.shape.head_dim;
-    let start = batch.start(item.sequence, item.rows.start);
     let end = batch.limit(item.sequence, item.rows.end - 1);
     let next = positions.end.min(end - 1);
-    let offsets = |rows: &[usize], to: &mut [usize]| {
-        for (offset, row) in to.iter_mut().zip(rows) {
-            *offset = row * head_dim;
-        }
-    };
     let next = next..end.min(next + KEYS);
-    cache_rows(batch, item, next, start, &mut scratch.next_rows);
-    offsets(&scratch.next_rows, &mut scratch.next);
-    cache_rows(batch, item, positions, start, &mut scratch.rows);
-    offsets(&scratch.rows, &mut scratch.offsets);
+    std::mem::swap(&mut scratch.here, &mut scratch.ahead);
+    if scratch.here.positions != positions {
+        find(batch, item, positions, &mut scratch.here);
+    }
+    find(batch, item, next, &mut scratch.ahead);
 }
 
-/// Finds the K/V rows of some positions through the page table, counted in rows of the cache.
+/// Finds the K/V rows of some positions through the page table.
 ///
-/// Positions before `start` get the row of `start`, so that no page before it is read; the last row
-/// is repeated to the end of `to`.
-fn cache_rows(batch: &Batch, item: &Item, positions: Range<usize>, start: usize, to: &mut [usize]) {
+/// Positions that no row of the item sees get the place of the first one that is seen, so that no page
+/// before it is read; the last place is repeated to the end.
+fn find(batch: &Batch, item: &Item, positions: Range<usize>, found: &mut Found) {
     let Sequence { page_start, .. } = batch.sequences[item.sequence];
-    let page_size = batch.shape.page_size;
+    let CacheShape {
+        page_size,
+        head_dim,
+        ..
+    } = batch.shape;
+    let start = batch.start(item.sequence, item.rows.start);
     let lead = start.saturating_sub(positions.start);
     let (mut i, mut position) = (lead, positions.start + lead);
+    found.runs.clear();
     while position < positions.end {
         let page = batch.page_tables[page_start + position / page_size] as usize;
         let row = position % page_size;
         let count = (page_size - row).min(positions.end - position);
-        let first = batch.shape.row(page, item.kv_heads.start, row);
-        for (n, found) in to[i..i + count].iter_mut().enumerate() {
-            *found = first + n;
+        let row = batch.shape.row(page, item.kv_heads.start, row);
+        found.runs.push(Run { key: i, row, count });
+        for (n, offset) in found.offsets[i..i + count].iter_mut().enumerate() {
+            *offset = (row + n) * head_dim;
         }
         i += count;
         position += count;
     }
-    let (first, last) = (to[lead], to[i - 1]);
-    to[..lead].fill(first);
-    to[i..].fill(last);
+    let (first, last) = (found.offsets[lead], found.offsets[i - 1]);
+    found.offsets[..lead].fill(first);
+    found.offsets[i..].fill(last);
+    found.positions = positions;
 }

@@ -5,7 +5,8 @@
 use super::kernel::{KEYS, Rows, Space, Tile};
 use super::plan::TILE_ROWS;
 use super::simd::{self, LANES_MAX, Vector};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::copy_nonoverlapping;
 
 /// Rows of an item, rounded up to whole vectors of any type.
 pub(super) const ROWS_PADDED: usize = TILE_ROWS.next_multiple_of(LANES_MAX);
@@ -61,6 +62,38 @@ pub(super) struct Place {
     pub head_dim: usize,
 }
 
+/// Rows of the cache that lie side by side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// The first one's place in the tile.
+    pub key: usize,
+    /// The first one, counted in rows of the cache.
+    pub row: usize,
+    pub count: usize,
+}
+
+/// Where the K/V rows of some positions are, for the first head of an item.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub positions: Range<usize>,
+    pub runs: Vec<Run>,
+    /// [KEYS] where each row starts, in values.
+    pub offsets: [usize; KEYS],
+}
+
+impl Found {
+    const EMPTY: Self = Self {
+        positions: 0..0,
+        runs: Vec::new(),
+        offsets: [0; KEYS],
+    };
+
+    /// What was found is of another item.
+    fn forget(&mut self) {
+        self.positions = 0..0;
+    }
+}
+
 /// A softmax in the making: max, sum [ROWS_PADDED] and mix [rows, head_dim].
 #[derive(Debug)]
 pub(super) struct State {
@@ -114,14 +147,10 @@ pub(super) struct Scratch {
     pub limits: Values,
     scores: Values,
     fix: Values,
-    /// Rows of the cache.
-    pub rows: Vec<usize>,
-    /// Where they start, in values.
-    pub offsets: Vec<usize>,
-    /// Rows of the tile after.
-    pub next_rows: Vec<usize>,
-    /// Where they start.
-    pub next: Vec<usize>,
+    /// The rows of the tile in work.
+    pub here: Found,
+    /// The rows of the tile after it.
+    pub ahead: Found,
     k_scales: Values,
     v_scales: Values,
     /// A tile of int8 K as float32.
@@ -143,10 +172,8 @@ impl Scratch {
         limits: Values::EMPTY,
         scores: Values::EMPTY,
         fix: Values::EMPTY,
-        rows: Vec::new(),
-        offsets: Vec::new(),
-        next_rows: Vec::new(),
-        next: Vec::new(),
+        here: Found::EMPTY,
+        ahead: Found::EMPTY,
         k_scales: Values::EMPTY,
         v_scales: Values::EMPTY,
         near_k: Values::EMPTY,
@@ -162,10 +189,8 @@ impl Scratch {
         self.limits.fit(ROWS_PADDED);
         self.scores.fit(KEYS * ROWS_PADDED);
         self.fix.fit(ROWS_PADDED);
-        self.rows.resize(KEYS, 0);
-        self.offsets.resize(KEYS, 0);
-        self.next_rows.resize(KEYS, 0);
-        self.next.resize(KEYS, 0);
+        self.here.forget();
+        self.ahead.forget();
         self.k_scales.fit(KEYS);
         self.v_scales.fit(KEYS);
         self.near_k.fit(KEYS * head_dim);
@@ -186,16 +211,16 @@ impl Scratch {
     ) -> Tile<E> {
         let skip = place.rows_before * place.head_dim;
         let (next, ahead) = match place.next {
-            Some(rows) => (&self.offsets, rows * place.head_dim),
-            None => (&self.next, 0),
+            Some(rows) => (&self.here, rows * place.head_dim),
+            None => (&self.ahead, 0),
         };
         Tile {
             k: k.wrapping_add(skip),
             v: v.wrapping_add(skip),
-            offsets: self.offsets.as_ptr(),
+            offsets: self.here.offsets.as_ptr(),
             next_k: k.wrapping_add(ahead),
             next_v: v.wrapping_add(ahead),
-            next: next.as_ptr(),
+            next: next.offsets.as_ptr(),
             fetch: true,
             k_scales: self.k_scales.as_ptr(),
             v_scales: self.v_scales.as_ptr(),
@@ -216,20 +241,28 @@ impl Scratch {
         v_scales: *const f32,
         place: &Place,
     ) {
-        for row in self.next_rows.iter().step_by(SCALES_LINE) {
-            let row = row + place.rows_before;
-            // SAFETY: a fetch reads nothing.
-            unsafe {
-                V::prefetch(k_scales.wrapping_add(row));
-                V::prefetch(v_scales.wrapping_add(row));
+        for run in &self.ahead.runs {
+            for row in (run.row..run.row + run.count).step_by(SCALES_LINE) {
+                let row = row + place.rows_before;
+                // SAFETY: a fetch reads nothing.
+                unsafe {
+                    V::prefetch(k_scales.wrapping_add(row));
+                    V::prefetch(v_scales.wrapping_add(row));
+                }
             }
         }
-        for (i, &row) in self.rows.iter().enumerate() {
-            // SAFETY: as stated.
-            unsafe {
-                self.k_scales[i] = *k_scales.add(row + place.rows_before);
-                self.v_scales[i] = *v_scales.add(row + place.rows_before);
+        let lead = self.here.runs[0].key;
+        let sides = [(k_scales, &mut self.k_scales), (v_scales, &mut self.v_scales)];
+        for (scales, to) in sides {
+            for run in &self.here.runs {
+                let to = to[run.key..run.key + run.count].as_mut_ptr();
+                // SAFETY: as stated.
+                unsafe {
+                    copy_nonoverlapping(scales.add(run.row + place.rows_before), to, run.count);
+                }
             }
+            let first = to[lead];
+            to[..lead].fill(first);
         }
     }
 

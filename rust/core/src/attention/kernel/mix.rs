@@ -30,7 +30,7 @@ pub(super) unsafe fn mix<V: Vector, E: Stored>(
             row += match rows.count - row {
                 1 => mix_rows::<V, E, 1, 8>(tile, rows, row, by_key, by_row),
                 2 => mix_rows::<V, E, 2, 4>(tile, rows, row, by_key, by_row),
-                3 => mix_rows::<V, E, 3, 3>(tile, rows, row, by_key, by_row),
+                3 => mix_rows::<V, E, 3, 4>(tile, rows, row, by_key, by_row),
                 4 => mix_rows::<V, E, 4, 2>(tile, rows, row, by_key, by_row),
                 5 | 10 => mix_rows::<V, E, 5, 2>(tile, rows, row, by_key, by_row),
                 _ => mix_rows::<V, E, 6, 2>(tile, rows, row, by_key, by_row),
@@ -99,14 +99,22 @@ unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
                     V::prefetch(k.wrapping_add(line));
                 }
             }
-            let mut x = [V::splat(0.0); NV];
-            for (j, vector) in x.iter_mut().enumerate() {
-                *vector = E::load(v.add(j * V::LANES));
-            }
-            for r in 0..MR {
-                let weight = V::splat(*weights.add(key * by_key + r * by_row));
+            let weight = |r: usize| V::splat(*weights.add(key * by_key + r * by_row));
+            if MR < NV {
+                let weights: [V; MR] = std::array::from_fn(weight);
                 for j in 0..NV {
-                    acc[r][j] = weight.mul_add(x[j], acc[r][j]);
+                    let x: V = E::load(v.add(j * V::LANES));
+                    for r in 0..MR {
+                        acc[r][j] = weights[r].mul_add(x, acc[r][j]);
+                    }
+                }
+            } else {
+                let x: [V; NV] = std::array::from_fn(|j| E::load(v.add(j * V::LANES)));
+                for r in 0..MR {
+                    let weight = weight(r);
+                    for j in 0..NV {
+                        acc[r][j] = weight.mul_add(x[j], acc[r][j]);
+                    }
                 }
             }
         }

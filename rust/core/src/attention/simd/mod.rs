@@ -93,6 +93,7 @@ pub(super) trait Vector: Copy {
 }
 
 /// 2^x of one number, x <= 0, as the vectors compute it.
+#[inline(always)]
 pub(super) fn exp2(x: f32) -> f32 {
     // SAFETY: the scalar type needs no special instructions and no pointer is used.
     unsafe { Lanes::<1>([x]).exp2().0[0] }
