@@ -98,6 +98,23 @@ pub(super) fn tile(batch: &Batch, item: &Item, positions: Range<usize>, scratch:
     find(batch, item, next, &mut scratch.ahead);
 }
 
+/// Touches the first row of pages after the next tile: the CPU finds their place in memory early, which takes longer than reading a line.
+#[inline(always)]
+pub(super) unsafe fn touch<V: Vector>(attention: &Attention, item: &Item, position: usize) {
+    let batch = &attention.batch;
+    let end = batch.limit(item.sequence, item.rows.end - 1);
+    let Sequence { page_start, .. } = batch.sequences[item.sequence];
+    let page_size = batch.shape.page_size;
+    let bytes = attention.tensors.cache.sides();
+    for position in (position..end.min(position + KEYS)).step_by(page_size) {
+        let page = batch.page_tables[page_start + position / page_size] as usize;
+        let row = batch.shape.row(page, item.kv_heads.start, 0);
+        for (base, row_bytes) in bytes {
+            unsafe { V::prefetch(with_exposed_provenance::<u8>(base).wrapping_add(row * row_bytes * batch.shape.head_dim)) };
+        }
+    }
+}
+
 /// Finds the K/V rows of some positions through the page table.
 ///
 /// Positions that no row of the item sees get the place of the first one that is seen, so that no page

@@ -39,6 +39,13 @@ pub enum Cache {
 }
 
 impl Cache {
+    fn sides_(self) {}
+    pub(super) fn sides(self) -> [(usize, usize); 2] {
+        match self {
+            Self::Float32 { k, v } => [(k, 4), (v, 4)],
+            Self::Int8 { k, v, .. } => [(k, 1), (v, 1)],
+        }
+    }
     /// Raises `Address` unless every address can be that of its tensor.
     pub(super) fn check_addresses(self) -> Result<(), AttentionError> {
         match self {
@@ -161,6 +168,7 @@ unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scrat
         for first in (span_start..span_end).step_by(KEYS) {
             let keys = KEYS.min(span_end - first);
             gather::tile(batch, item, first..first + keys, scratch);
+            unsafe { gather::touch::<V>(attention, item, first + 3 * KEYS) };
             for head in 0..item.kv_heads.len() {
                 // SAFETY: as above; the tile's rows are in the cache.
                 unsafe { run_tile::<V>(attention, item, scratch, (head, first, keys)) };
