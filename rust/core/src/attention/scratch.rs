@@ -280,6 +280,7 @@ impl Scratch {
         let own = first + start;
         Rows {
             count: rows,
+            fetched: 0,
             q: self.q[own * head_dim..].as_ptr(),
             starts: self.starts[start..].as_ptr(),
             limits: self.limits[start..].as_ptr(),

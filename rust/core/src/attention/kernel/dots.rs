@@ -21,21 +21,22 @@ const BLOCK_KEYS: usize = 4;
 /// a multiple of `V::LANES`.
 #[inline(always)]
 pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
+    let mut rows = *rows;
     // SAFETY: key + i stays below KEYS, a multiple of the block; row + MR stays within `rows`.
     unsafe {
         for key in (0..tile.keys).step_by(BLOCK_KEYS) {
             for row in (0..rows.count).step_by(3) {
                 match rows.count - row {
-                    1 => score::<V, E, 1>(tile, rows, row, key),
-                    2 => score::<V, E, 2>(tile, rows, row, key),
-                    _ => score::<V, E, 3>(tile, rows, row, key),
+                    1 => score::<V, E, 1>(tile, &rows, row, key),
+                    2 => score::<V, E, 2>(tile, &rows, row, key),
+                    _ => score::<V, E, 3>(tile, &rows, row, key),
                 }
             }
         }
         for row in 0..rows.count {
-            softmax::<V, E>(tile, rows, row);
+            rows.fetched = softmax::<V, E>(tile, &rows, row);
         }
-        mix::<V, E>(tile, rows, 1, KEYS);
+        mix::<V, E>(tile, &rows, 1, KEYS);
     }
 }
 
@@ -82,9 +83,10 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize>(
     }
 }
 
-/// Turns the scores of one row into weights, and moves its max, sum and fix on.
+/// Turns the scores of one row into weights, and moves its max, sum and fix on; returns for how many
+/// keys the K rows that come next were brought near by now.
 #[inline(always)]
-unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize) {
+unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize) -> usize {
     // SAFETY: a row of scores has KEYS values and KEYS is a multiple of LANES.
     unsafe {
         let scores = rows.scores.add(row * KEYS);
@@ -108,7 +110,15 @@ unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize)
         }
         let max = largest.largest();
         let mut sum = V::splat(0.0);
+        let mut fetched = rows.fetched;
         for key in (0..end).step_by(V::LANES) {
+            if fetched < tile.keys / 2 {
+                let next = tile.next_k.wrapping_add(*tile.next.add(fetched));
+                for line in (0..tile.head_dim).step_by(E::LINE) {
+                    V::prefetch(next.wrapping_add(line));
+                }
+                fetched += 1;
+            }
             let weight = V::load(scores.add(key)).sub(V::splat(max)).exp2();
             sum = sum.add(weight);
             let scaled = if E::SCALED {
@@ -122,5 +132,6 @@ unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize)
         *rows.max.add(row) = max;
         *rows.sum.add(row) = *rows.sum.add(row) * fix + sum.sum();
         *rows.fix.add(row) = fix;
+        fetched
     }
 }

@@ -8,6 +8,7 @@
 use super::super::simd::Vector;
 use super::stored::Stored;
 use super::{Rows, Tile};
+use std::ops::Range;
 
 /// mix = mix * fix + weights times V rows; the weight of (row, key) is at
 /// `scores + key * by_key + row * by_row`. Scales of V are in the weights.
@@ -68,6 +69,26 @@ unsafe fn mix_rows<V: Vector, E: Stored, const MR: usize, const NV: usize>(
     MR
 }
 
+/// The keys for which a block brings the K rows that come next near: all blocks that pass over a cache
+/// line take their share, so that memory and arithmetic keep pace.
+#[inline(always)]
+fn fetch_share<V: Vector, E: Stored, const MR: usize, const NV: usize>(
+    tile: &Tile<E>,
+    rows: &Rows,
+    row: usize,
+    i: usize,
+) -> Range<usize> {
+    if !tile.fetch {
+        return 0..0;
+    }
+    let passes = (E::LINE / (NV * V::LANES)).max(1);
+    let pass = i % E::LINE * passes / E::LINE;
+    let keys = tile.keys - rows.fetched;
+    let share = |done: usize| rows.fetched + keys * done / (rows.count * passes);
+    let done = row * passes + pass * MR;
+    share(done)..share(done + MR)
+}
+
 /// One register block: MR rows, NV vectors of `head_dim`.
 #[inline(always)]
 unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
@@ -78,9 +99,7 @@ unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
     by_key: usize,
     by_row: usize,
 ) {
-    // Each block of rows fetches for its share of the keys: evenly, the memory keeps pace.
-    let share = |row: usize| tile.keys * row / rows.count;
-    let fetch = if tile.fetch { share(row)..share(row + MR) } else { 0..0 };
+    let fetch = fetch_share::<V, E, MR, NV>(tile, rows, row, i);
     // SAFETY: the shapes in `Tile` and `Rows`, by the caller.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];

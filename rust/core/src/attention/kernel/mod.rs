@@ -48,6 +48,8 @@ pub(super) struct Tile<E> {
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub count: usize,
+    /// Keys whose successors in K were brought near before the mix, at most `keys`.
+    pub fetched: usize,
     /// Scaled queries: by lanes [head_dim, padded rows], by dots [rows, head_dim].
     pub q: *const f32,
     /// [padded rows] the first position that a row sees, as float32; never falls.
