@@ -6,7 +6,6 @@ use super::kernel::{KEYS, Rows, Space, Tile};
 use super::plan::TILE_ROWS;
 use super::simd::{self, LANES_MAX, Vector};
 use std::ops::{Deref, DerefMut, Range};
-use std::ptr::copy_nonoverlapping;
 
 /// Rows of an item, rounded up to whole vectors of any type.
 pub(super) const ROWS_PADDED: usize = TILE_ROWS.next_multiple_of(LANES_MAX);
@@ -255,10 +254,17 @@ impl Scratch {
         let sides = [(k_scales, &mut self.k_scales), (v_scales, &mut self.v_scales)];
         for (scales, to) in sides {
             for run in &self.here.runs {
-                let to = to[run.key..run.key + run.count].as_mut_ptr();
+                let row = run.row + place.rows_before;
                 // SAFETY: as stated.
-                unsafe {
-                    copy_nonoverlapping(scales.add(run.row + place.rows_before), to, run.count);
+                let from = unsafe { std::slice::from_raw_parts(scales.add(row), run.count) };
+                let (lines, rest) = from.as_chunks::<SCALES_LINE>();
+                let to = &mut to[run.key..run.key + run.count];
+                let (to_lines, to_rest) = to.as_chunks_mut::<SCALES_LINE>();
+                for (to, from) in to_lines.iter_mut().zip(lines) {
+                    *to = *from;
+                }
+                for (to, from) in to_rest.iter_mut().zip(rest) {
+                    *to = *from;
                 }
             }
             let first = to[lead];

@@ -90,28 +90,31 @@ unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize)
     // SAFETY: a row of scores has KEYS values and KEYS is a multiple of LANES.
     unsafe {
         let scores = rows.scores.add(row * KEYS);
-        let end = tile.keys.next_multiple_of(V::LANES);
-        if E::SCALED {
-            for key in (0..end).step_by(V::LANES) {
-                let scale = V::load(tile.k_scales.add(key));
-                V::load(scores.add(key)).mul(scale).store(scores.add(key));
-            }
-        }
         let from_first = |position: f32| (position as usize).saturating_sub(tile.first);
         let start = from_first(*rows.starts.add(row)).min(tile.keys);
         let limit = from_first(*rows.limits.add(row)).min(tile.keys);
-        for key in (0..start).chain(limit..end) {
-            *scores.add(key) = f32::NEG_INFINITY;
-        }
         let old = *rows.max.add(row);
         let mut largest = V::splat(old);
-        for key in (0..end).step_by(V::LANES) {
-            largest = V::load(scores.add(key)).max(largest);
+        for key in (0..KEYS).step_by(V::LANES) {
+            let mut score = V::load(scores.add(key));
+            if E::SCALED {
+                score = score.mul(V::load(tile.k_scales.add(key)));
+                score.store(scores.add(key));
+            }
+            largest = score.max(largest);
+        }
+        if start > 0 || limit < KEYS {
+            for key in (0..start).chain(limit..KEYS) {
+                *scores.add(key) = f32::NEG_INFINITY;
+            }
+            largest = V::splat(old);
+            for key in (0..KEYS).step_by(V::LANES) {
+                largest = V::load(scores.add(key)).max(largest);
+            }
         }
         let max = largest.largest();
-        let mut sum = V::splat(0.0);
-        let mut fetched = rows.fetched;
-        for key in (0..end).step_by(V::LANES) {
+        let (top, mut sum, mut fetched) = (V::splat(max), V::splat(0.0), rows.fetched);
+        for key in (0..KEYS).step_by(V::LANES) {
             if fetched < tile.keys / 2 {
                 let next = tile.next_k.wrapping_add(*tile.next.add(fetched));
                 for line in (0..tile.head_dim).step_by(E::LINE) {
@@ -119,7 +122,7 @@ unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize)
                 }
                 fetched += 1;
             }
-            let weight = V::load(scores.add(key)).sub(V::splat(max)).exp2();
+            let weight = V::load(scores.add(key)).sub(top).exp2();
             sum = sum.add(weight);
             let scaled = if E::SCALED {
                 weight.mul(V::load(tile.v_scales.add(key)))
