@@ -86,64 +86,93 @@ unsafe fn head_queries<V: Vector>(
     }
 }
 
-/// Finds the rows of the item's first K/V head in a tile, and in the one after it.
-pub(super) fn tile(batch: &Batch, item: &Item, positions: Range<usize>, scratch: &mut Scratch) {
-    let end = batch.limit(item.sequence, item.rows.end - 1);
-    let next = positions.end.min(end - 1);
-    let next = next..end.min(next + KEYS);
+/// Finds the rows of the item's first K/V head in a tile, and in the one after it, and touches the
+/// pages of the fourth.
+///
+/// `seen` are the positions that any row of the item sees; no page outside of them is read.
+#[inline(always)]
+pub(super) fn tile<V: Vector>(
+    attention: &Attention,
+    item: &Item,
+    seen: &Range<usize>,
+    positions: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let batch = &attention.batch;
+    let next = positions.end.min(seen.end - 1);
+    let next = next..seen.end.min(next + KEYS);
+    let far = seen.end.min(next.end + KEYS)..seen.end.min(next.end + 2 * KEYS);
     std::mem::swap(&mut scratch.here, &mut scratch.ahead);
     if scratch.here.positions != positions {
-        find(batch, item, positions, &mut scratch.here);
+        find(batch, item, seen.start, positions, &mut scratch.here);
     }
-    find(batch, item, next, &mut scratch.ahead);
+    find(batch, item, seen.start, next, &mut scratch.ahead);
+    touch::<V>(attention, item, far);
 }
 
-/// Touches the first row of pages after the next tile: the CPU finds their place in memory early, which takes longer than reading a line.
+/// Touches the first row of each page, so that the CPU translates its address long before it is read:
+/// pages lie anywhere, and where the host's pages are small that takes longer than the reading.
 #[inline(always)]
-pub(super) unsafe fn touch<V: Vector>(attention: &Attention, item: &Item, position: usize) {
+fn touch<V: Vector>(attention: &Attention, item: &Item, positions: Range<usize>) {
     let batch = &attention.batch;
-    let end = batch.limit(item.sequence, item.rows.end - 1);
-    let Sequence { page_start, .. } = batch.sequences[item.sequence];
     let page_size = batch.shape.page_size;
-    let bytes = attention.tensors.cache.sides();
-    for position in (position..end.min(position + KEYS)).step_by(page_size) {
-        let page = batch.page_tables[page_start + position / page_size] as usize;
-        let row = batch.shape.row(page, item.kv_heads.start, 0);
-        for (base, row_bytes) in bytes {
-            unsafe { V::prefetch(with_exposed_provenance::<u8>(base).wrapping_add(row * row_bytes * batch.shape.head_dim)) };
+    let Sequence { page_start, .. } = batch.sequences[item.sequence];
+    let first = page_start + positions.start / page_size;
+    let count = positions.len().div_ceil(page_size);
+    for &page in batch.page_tables[first..].iter().take(count) {
+        let row = batch.shape.row(page as usize, item.kv_heads.start, 0);
+        for (side, value_bytes) in attention.tensors.cache.sides() {
+            let side = with_exposed_provenance::<u8>(side);
+            let row = side.wrapping_add(row * batch.shape.head_dim * value_bytes);
+            // SAFETY: a fetch reads nothing.
+            unsafe { V::prefetch(row) };
         }
     }
 }
 
 /// Finds the K/V rows of some positions through the page table.
 ///
-/// Positions that no row of the item sees get the place of the first one that is seen, so that no page
-/// before it is read; the last place is repeated to the end.
-fn find(batch: &Batch, item: &Item, positions: Range<usize>, found: &mut Found) {
+/// Positions before `start` get the place of the first one that is seen; the last place is repeated to
+/// the end.
+fn find(
+    batch: &Batch,
+    item: &Item,
+    start: usize,
+    positions: Range<usize>,
+    found: &mut Found,
+) {
     let Sequence { page_start, .. } = batch.sequences[item.sequence];
     let CacheShape {
         page_size,
         head_dim,
         ..
     } = batch.shape;
-    let start = batch.start(item.sequence, item.rows.start);
     let lead = start.saturating_sub(positions.start);
-    let (mut i, mut position) = (lead, positions.start + lead);
+    let first = positions.start + lead;
+    let pages = &batch.page_tables[page_start + first / page_size..];
+    let (mut key, mut row) = (lead, first % page_size);
     found.runs.clear();
-    while position < positions.end {
-        let page = batch.page_tables[page_start + position / page_size] as usize;
-        let row = position % page_size;
-        let count = (page_size - row).min(positions.end - position);
-        let row = batch.shape.row(page, item.kv_heads.start, row);
-        found.runs.push(Run { key: i, row, count });
-        for (n, offset) in found.offsets[i..i + count].iter_mut().enumerate() {
-            *offset = (row + n) * head_dim;
+    for &page in pages {
+        let count = (page_size - row).min(positions.len() - key);
+        let first = batch.shape.row(page as usize, item.kv_heads.start, row);
+        found.runs.push(Run {
+            key,
+            row: first,
+            count,
+        });
+        let offsets = &mut found.offsets[key..key + count];
+        let mut at = first * head_dim;
+        for offset in offsets {
+            *offset = at;
+            at += head_dim;
         }
-        i += count;
-        position += count;
+        (key, row) = (key + count, 0);
+        if key == positions.len() {
+            break;
+        }
     }
-    let (first, last) = (found.offsets[lead], found.offsets[i - 1]);
+    let (first, last) = (found.offsets[lead], found.offsets[key - 1]);
     found.offsets[..lead].fill(first);
-    found.offsets[i..].fill(last);
+    found.offsets[key..].fill(last);
     found.positions = positions;
 }

@@ -39,7 +39,7 @@ pub enum Cache {
 }
 
 impl Cache {
-    fn sides_(self) {}
+    /// (address, bytes of a value) of K and of V.
     pub(super) fn sides(self) -> [(usize, usize); 2] {
         match self {
             Self::Float32 { k, v } => [(k, 4), (v, 4)],
@@ -167,8 +167,7 @@ unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scrat
         let span_start = (start - start % KEYS).max(span * SPAN);
         for first in (span_start..span_end).step_by(KEYS) {
             let keys = KEYS.min(span_end - first);
-            gather::tile(batch, item, first..first + keys, scratch);
-            unsafe { gather::touch::<V>(attention, item, first + 3 * KEYS) };
+            gather::tile::<V>(attention, item, &(start..end), first..first + keys, scratch);
             for head in 0..item.kv_heads.len() {
                 // SAFETY: as above; the tile's rows are in the cache.
                 unsafe { run_tile::<V>(attention, item, scratch, (head, first, keys)) };

@@ -77,19 +77,20 @@ pub(super) struct Found {
     pub positions: Range<usize>,
     pub runs: Vec<Run>,
     /// [KEYS] where each row starts, in values.
-    pub offsets: [usize; KEYS],
+    pub offsets: Vec<usize>,
 }
 
 impl Found {
     const EMPTY: Self = Self {
         positions: 0..0,
         runs: Vec::new(),
-        offsets: [0; KEYS],
+        offsets: Vec::new(),
     };
 
     /// What was found is of another item.
     fn forget(&mut self) {
         self.positions = 0..0;
+        self.offsets.resize(KEYS, 0);
     }
 }
 

@@ -21,15 +21,27 @@ const BLOCK_KEYS: usize = 4;
 /// a multiple of `V::LANES`.
 #[inline(always)]
 pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
+    // SAFETY: as stated.
+    unsafe {
+        match tile.head_dim {
+            64 if E::SCALED => dots_of::<V, E, 64>(tile, rows),
+            128 if E::SCALED => dots_of::<V, E, 128>(tile, rows),
+            _ => dots_of::<V, E, 0>(tile, rows),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dots_of<V: Vector, E: Stored, const DIM: usize>(tile: &Tile<E>, rows: &Rows) {
     let mut rows = *rows;
     // SAFETY: key + i stays below KEYS, a multiple of the block; row + MR stays within `rows`.
     unsafe {
         for key in (0..tile.keys).step_by(BLOCK_KEYS) {
             for row in (0..rows.count).step_by(3) {
                 match rows.count - row {
-                    1 => score::<V, E, 1>(tile, &rows, row, key),
-                    2 => score::<V, E, 2>(tile, &rows, row, key),
-                    _ => score::<V, E, 3>(tile, &rows, row, key),
+                    1 => score::<V, E, 1, DIM>(tile, &rows, row, key),
+                    2 => score::<V, E, 2, DIM>(tile, &rows, row, key),
+                    _ => score::<V, E, 3, DIM>(tile, &rows, row, key),
                 }
             }
         }
@@ -45,13 +57,13 @@ pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: 
 /// The V rows of the keys are brought near meanwhile; while V is mixed, the K rows that come next are.
 /// Further ahead is slower: it costs room in the fast caches and hides no more.
 #[inline(always)]
-unsafe fn score<V: Vector, E: Stored, const MR: usize>(
+unsafe fn score<V: Vector, E: Stored, const MR: usize, const DIM: usize>(
     tile: &Tile<E>,
     rows: &Rows,
     row: usize,
     key: usize,
 ) {
-    let head_dim = tile.head_dim;
+    let head_dim = if DIM > 0 { DIM } else { tile.head_dim };
     // SAFETY: `q` is [rows, head_dim], K rows are [head_dim], by the caller.
     unsafe {
         let k: [*const E; BLOCK_KEYS] = rows_of(tile.k, tile.offsets.add(key));
