@@ -134,13 +134,7 @@ fn touch<V: Vector>(attention: &Attention, item: &Item, positions: Range<usize>)
 ///
 /// Positions before `start` get the place of the first one that is seen; the last place is repeated to
 /// the end.
-fn find(
-    batch: &Batch,
-    item: &Item,
-    start: usize,
-    positions: Range<usize>,
-    found: &mut Found,
-) {
+fn find(batch: &Batch, item: &Item, start: usize, positions: Range<usize>, found: &mut Found) {
     let Sequence { page_start, .. } = batch.sequences[item.sequence];
     let CacheShape {
         page_size,

@@ -207,7 +207,17 @@ unsafe fn run_tile<V: Vector>(
     // tile.
     let rows_before = head * shape.page_size;
     let last = head + 1 == item.kv_heads.len();
-    let place = Place { first, keys, rows_before, next: if last { None } else { Some(rows_before + shape.page_size) }, head_dim };
+    let place = Place {
+        first,
+        keys,
+        rows_before,
+        next: if last {
+            None
+        } else {
+            Some(rows_before + shape.page_size)
+        },
+        head_dim,
+    };
     let start = head * item.stride();
     // SAFETY: `gather::tile` found rows of the cache; each has its scales. Few rows are at most
     // DOT_ROWS, so that scores [rows, KEYS] fit.

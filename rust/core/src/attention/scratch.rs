@@ -203,12 +203,7 @@ impl Scratch {
     }
 
     /// The tile that was gathered, in a cache at `k` and `v`.
-    pub fn tile<E>(
-        &self,
-        k: *const E,
-        v: *const E,
-        place: &Place,
-    ) -> Tile<E> {
+    pub fn tile<E>(&self, k: *const E, v: *const E, place: &Place) -> Tile<E> {
         let skip = place.rows_before * place.head_dim;
         let (next, ahead) = match place.next {
             Some(rows) => (&self.here, rows * place.head_dim),
@@ -252,7 +247,10 @@ impl Scratch {
             }
         }
         let lead = self.here.runs[0].key;
-        let sides = [(k_scales, &mut self.k_scales), (v_scales, &mut self.v_scales)];
+        let sides = [
+            (k_scales, &mut self.k_scales),
+            (v_scales, &mut self.v_scales),
+        ];
         for (scales, to) in sides {
             for run in &self.here.runs {
                 let row = run.row + place.rows_before;

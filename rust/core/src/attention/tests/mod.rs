@@ -3,6 +3,7 @@
 #![expect(clippy::float_cmp, reason = "exact values are expected")]
 
 mod equal;
+mod heads;
 mod int8;
 mod random;
 mod refused;
