@@ -1,8 +1,9 @@
 //! How a batch is cut into items for threads.
 //!
-//! Owns the cut; touches no tensor. A sequence is cut by its own numbers alone (queries, context,
-//! heads), never by what else is in the batch or by the number of threads, so that its results are
-//! bit for bit the same in any batch.
+//! Owns the cut; touches no tensor. A sequence is cut into rows and spans by its own numbers alone
+//! (queries, context, heads), never by what else is in the batch or by the number of threads, so that its
+//! results are bit for bit the same in any batch. How many K/V heads share an item does depend on both,
+//! and changes no result: each has its own rows.
 
 use super::batch::Batch;
 use super::kernel::KEYS;
@@ -25,8 +26,8 @@ pub(super) const DOT_ROWS: usize = 8;
 /// the parts are small); above, an item takes all spans of its tile.
 const SPLIT_ROWS: usize = 256;
 
-/// Up to so many rows of all its K/V heads together an item takes more heads than one: heads of a page
-/// lie side by side, and reading on is faster than jumping.
+/// Rows that the heads of an item may have together. Heads of a page lie side by side, and reading on is
+/// faster than jumping: an item takes as many as fit.
 const ITEM_ROWS: usize = 48;
 
 /// Items for each thread, before an item takes more heads than one.

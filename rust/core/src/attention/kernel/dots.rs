@@ -31,6 +31,8 @@ pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: 
     }
 }
 
+/// `dots` of a known `head_dim`, so that loops over it are unrolled (worth it where int8 is converted, not
+/// where memory is waited for), or of any where `DIM` is 0.
 #[inline(always)]
 unsafe fn dots_of<V: Vector, E: Stored, const DIM: usize>(tile: &Tile<E>, rows: &Rows) {
     let mut rows = *rows;
@@ -67,12 +69,12 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize, const DIM: usize>(
     // SAFETY: `q` is [rows, head_dim], K rows are [head_dim], by the caller.
     unsafe {
         let k: [*const E; BLOCK_KEYS] = rows_of(tile.k, tile.offsets.add(key));
-        let next: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
+        let v: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
         let q = rows.q.add(row * head_dim);
         let mut acc = [[V::splat(0.0); BLOCK_KEYS]; MR];
         for line in (0..head_dim).step_by(E::LINE) {
             if row == 0 {
-                for row in next {
+                for row in v {
                     V::prefetch(row.wrapping_add(line));
                 }
             }
