@@ -112,7 +112,8 @@ unsafe fn mix_block<V: Vector, E: Stored, const MR: usize, const NV: usize>(
         }
         for key in 0..tile.keys {
             let v = tile.v.add(*tile.offsets.add(key) + i);
-            if fetch.contains(&key) {
+            // Asked apart, so that the loop of a tile that fetches nothing holds no range.
+            if tile.fetch && fetch.contains(&key) {
                 let k = tile.next_k.wrapping_add(*tile.next.add(key) + i);
                 for line in (0..NV * V::LANES).step_by(E::LINE) {
                     V::prefetch(k.wrapping_add(line));
