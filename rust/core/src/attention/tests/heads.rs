@@ -1,4 +1,4 @@
-//! K/V heads that share an item.
+//! K/V heads that share an item, and items that follow each other.
 
 use super::super::CacheShape;
 use super::super::batch::Batch;
@@ -41,6 +41,15 @@ fn heads_that_share_an_item_equal_the_reference_and_give_the_same_bits_as_alone(
         same_bits(&alone, &many, &format!("group {group}"));
         let (alone, many) = (alone.with_int8(), many.with_int8());
         same_bits(&alone, &many, &format!("int8, group {group}"));
+    }
+}
+
+#[test]
+fn sequences_of_the_same_positions_read_their_own_pages() {
+    for context in [1, 5, 48] {
+        let case = Case::new(3, &[(1, context); 9], 2, SHAPE);
+        case.check(&format!("context {context}"));
+        case.with_int8().check(&format!("int8, context {context}"));
     }
 }
 
