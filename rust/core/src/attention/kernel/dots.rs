@@ -69,12 +69,12 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize, const DIM: usize>(
     // SAFETY: `q` is [rows, head_dim], K rows are [head_dim], by the caller.
     unsafe {
         let k: [*const E; BLOCK_KEYS] = rows_of(tile.k, tile.offsets.add(key));
-        let v: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
+        let ahead: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
         let q = rows.q.add(row * head_dim);
         let mut acc = [[V::splat(0.0); BLOCK_KEYS]; MR];
         for line in (0..head_dim).step_by(E::LINE) {
             if row == 0 {
-                for row in v {
+                for row in ahead {
                     V::prefetch(row.wrapping_add(line));
                 }
             }
