@@ -154,21 +154,18 @@ impl StreamDecoder {
     /// More of the text, made of the next `bytes` bytes of the reply. It ends at the first stop string.
     fn take_text(&mut self, text: &str, bytes: usize) {
         let stop = self.stops.find(text);
-        let taken = &text[..stop.map_or(text.len(), |stop| stop.end)];
-        let (decoded, text_end) = (self.decoded, self.text_end);
-        self.decoded += bytes - (text.len() - taken.len());
-        self.text_end += taken.len();
-        self.held.push_str(taken);
+        self.held
+            .push_str(&text[..stop.map_or(text.len(), |stop| stop.end)]);
         while let Some(&end) = self.open_tokens.front()
-            && end <= self.decoded
+            && end <= self.decoded + bytes
         {
             self.open_tokens.pop_front();
-            // A token that ends inside a character lies where that character ends.
-            let mut inside = end.saturating_sub(decoded)..=taken.len();
-            let inside = inside.find(|&at| taken.is_char_boundary(at));
-            self.held_tokens
-                .push_back(text_end + inside.unwrap_or(taken.len()));
+            // Inside a character, or inside bytes that became U+FFFD, is good enough: either is delivered whole.
+            let inside = end.saturating_sub(self.decoded);
+            self.held_tokens.push_back(self.text_end + inside);
         }
+        self.decoded += bytes;
+        self.text_end += text.len();
         if let Some(stop) = stop {
             self.phase = Phase::Stopped;
             self.held.truncate(self.held.len() - stop.length);
