@@ -46,8 +46,8 @@ nightly: ## what takes hours: a million index operations, fuzzing, AddressSaniti
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
 	set -e; for name in $(FUZZ_TARGETS); do \
 		cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir $(NIGHTLY) $$name -- -max_total_time=$(FUZZ_SECONDS); done
-	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-core --lib --locked --release \
-		--target $(HOST) --target-dir $(NIGHTLY) attention
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-attention --locked --release \
+		--target $(HOST) --target-dir $(NIGHTLY)
 
 lint: install ## formatters, linters and type checkers
 	cargo fmt --all --check

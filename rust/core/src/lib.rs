@@ -1,6 +1,7 @@
 //! The pure core of the chat appliance: no Python, no I/O, no clock.
 
-pub mod attention;
+#![forbid(unsafe_code)]
+
 pub mod byte_bpe;
 pub mod control_guard;
 pub mod memo;

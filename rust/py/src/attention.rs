@@ -1,7 +1,8 @@
 //! `paged_attention` and `store_kv` of `_core`: packed u32 to numbers, addresses passed on.
 
-use appliance_core::attention::{
-    self, AttentionError, Cache, CacheShape, NewRows, Query, Ragged, Tensors, set_threads,
+use appliance_attention::{
+    self as attention, AttentionError, Cache, CacheShape, NewRows, Query, Ragged, Tensors,
+    set_threads,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

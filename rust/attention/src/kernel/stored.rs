@@ -4,11 +4,11 @@
 //! float32 in a register, which is exact; its scale goes into scores and weights (`dots`) or into a
 //! copy of the tile (`widen`), never into a second pass over the cache.
 
-use super::super::simd::Vector;
 use super::Tile;
+use crate::simd::Vector;
 
 /// A value of a cache.
-pub(in super::super) trait Stored: Copy {
+pub(crate) trait Stored: Copy {
     /// Whether rows have scales.
     const SCALED: bool;
 
@@ -44,7 +44,7 @@ impl Stored for i8 {
 
 /// Room for a tile in float32.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Space {
+pub(crate) struct Space {
     /// [KEYS, head_dim].
     pub k: *mut f32,
     /// [KEYS, head_dim].
@@ -59,7 +59,7 @@ pub(in super::super) struct Space {
 /// The pointers of the tile and of the space are good for the shapes they state; the CPU has the
 /// instructions of `V`; `head_dim` is a multiple of `LANES`.
 #[inline(always)]
-pub(in super::super) unsafe fn widen<V: Vector>(tile: &Tile<i8>, space: &Space) -> Tile<f32> {
+pub(crate) unsafe fn widen<V: Vector>(tile: &Tile<i8>, space: &Space) -> Tile<f32> {
     for key in 0..tile.keys {
         // SAFETY: [keys] offsets and scales, [keys, head_dim] rows, as stated.
         unsafe {

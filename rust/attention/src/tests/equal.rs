@@ -1,7 +1,7 @@
 //! Shapes chosen by hand, float32, and the exponential.
 
-use super::super::{CacheShape, simd};
 use super::Case;
+use crate::{CacheShape, simd};
 
 #[test]
 fn every_level_equals_the_reference() {

@@ -1,9 +1,9 @@
 //! Arguments that do not fit: refused before memory is touched.
 
-use super::super::{
+use super::{Case, SHAPE};
+use crate::{
     AttentionError, Cache, CacheShape, NewRows, Query, Ragged, Tensors, paged_attention, store_kv,
 };
-use super::{Case, SHAPE};
 
 /// Addresses of nothing: a read would crash.
 const FLOAT32: Cache = Cache::Float32 { k: 4, v: 4 };

@@ -8,9 +8,9 @@
     reason = "register blocks are indexed by constants, which the compiler unrolls"
 )]
 
-use super::super::simd::Vector;
 use super::mix::mix;
 use super::{KEYS, PANEL_VECTORS, Rows, Tile, rows_of};
+use crate::simd::Vector;
 
 /// Values in a cache line.
 const LINE: usize = 16;
@@ -24,7 +24,7 @@ const LINE: usize = 16;
 /// # Safety
 /// Every pointer is good for the shape it states; the CPU has the instructions of `V`.
 #[inline(always)]
-pub(in super::super) unsafe fn lanes<V: Vector>(tile: &Tile<f32>, rows: &Rows) {
+pub(crate) unsafe fn lanes<V: Vector>(tile: &Tile<f32>, rows: &Rows) {
     // SAFETY: there are at most PANEL_VECTORS vectors of rows.
     unsafe {
         if rows.count <= V::LANES {

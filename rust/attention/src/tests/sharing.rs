@@ -1,6 +1,6 @@
 //! The pool that shares items among threads.
 
-use super::super::pool::{self, Work};
+use crate::pool::{self, Work};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,9 @@
 //! K/V heads that share an item, and items that follow each other.
 
-use super::super::CacheShape;
-use super::super::batch::Batch;
-use super::super::plan::Plan;
 use super::{Case, levels};
+use crate::CacheShape;
+use crate::batch::Batch;
+use crate::plan::Plan;
 
 const SHAPE: CacheShape = CacheShape {
     kv_heads: 5,

@@ -5,10 +5,10 @@
     reason = "register blocks are indexed by constants, which the compiler unrolls"
 )]
 
-use super::super::simd::{self, Vector};
 use super::mix::mix;
 use super::stored::Stored;
 use super::{KEYS, Rows, Tile, rows_of};
+use crate::simd::{self, Vector};
 
 /// Keys that are scored together. With 3 rows a block keeps 12 sums, 3 vectors of queries and one of
 /// K in the 16 registers of AVX2; each K vector is loaded and converted once for the 3 rows.
@@ -20,7 +20,7 @@ const BLOCK_KEYS: usize = 4;
 /// Every pointer is good for the shape it states; the CPU has the instructions of `V`; `head_dim` is
 /// a multiple of `V::LANES`.
 #[inline(always)]
-pub(in super::super) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
+pub(crate) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
     // SAFETY: as stated.
     unsafe {
         match tile.head_dim {

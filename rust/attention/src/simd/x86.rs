@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 /// Eight lanes; AVX2 and FMA.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx2(__m256);
+pub(crate) struct Avx2(__m256);
 
 impl Vector for Avx2 {
     const LANES: usize = 8;
@@ -121,7 +121,7 @@ impl Vector for Avx2 {
 
 /// Sixteen lanes; AVX-512F.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx512(__m512);
+pub(crate) struct Avx512(__m512);
 
 impl Vector for Avx512 {
     const LANES: usize = 16;

@@ -5,9 +5,9 @@
     reason = "register blocks are indexed by constants, which the compiler unrolls"
 )]
 
-use super::super::simd::Vector;
 use super::stored::Stored;
 use super::{Rows, Tile};
+use crate::simd::Vector;
 use std::ops::Range;
 
 /// mix = mix * fix + weights times V rows; the weight of (row, key) is at
