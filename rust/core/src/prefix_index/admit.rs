@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::page_keys::PageKey;
+
 use super::borders::Borders;
 use super::lease::{Lease, LeaseId, RowCopy};
 use super::locks::LockId;
@@ -30,6 +32,8 @@ pub struct Prompt<'a> {
     pub priority: u8,
     /// Whether this goes on with a sequence that was preempted: what it finds and lacks is counted apart.
     pub resumes: bool,
+    /// From how many tokens on a run of pages in lower tiers is restored instead of computed; `None` for never.
+    pub onload_tokens_min: Option<usize>,
 }
 
 /// What an admission starts from.
@@ -46,12 +50,14 @@ pub(super) struct Start<'a> {
 }
 
 /// What locks and pages an admission got.
-struct Taken {
-    lock: Option<LockId>,
+pub(super) struct Taken {
+    pub(super) lock: Option<LockId>,
     /// The partial page to go on in, or to copy from and the lock on it.
-    tail: Option<Partial>,
-    source: Option<(Partial, LockId)>,
-    own: Vec<PageId>,
+    pub(super) tail: Option<Partial>,
+    pub(super) source: Option<(Partial, LockId)>,
+    pub(super) own: Vec<PageId>,
+    /// How many of these are restored, the first ones; not with a tail or a source.
+    pub(super) restored: usize,
 }
 
 impl PrefixIndex {
@@ -59,8 +65,10 @@ impl PrefixIndex {
     ///
     /// Finds the longest cached prefix of all but the last token, locks it, and takes pages for
     /// `reserve_tokens` positions in all. A page that matches in part is continued in place if the match
-    /// is all of it and no other lease writes in it; else its rows are copied. `None`, and no change, when
-    /// the pages cannot be had. From a tip, nothing of what is before it is walked over or compared.
+    /// is all of it and no other lease writes in it; else its rows are copied. Full pages that follow the device's in a
+    /// row on the shelf are restored, into pages of the lease's own, if the prompt asks for it; they count as found.
+    /// `None`, and no change, when the pages cannot be had. From a tip, nothing of what is before it is walked over
+    /// or compared.
     pub fn admit(
         &mut self,
         prompt: &Prompt<'_>,
@@ -74,7 +82,8 @@ impl PrefixIndex {
             .tree
             .find(start.at, &start.path, limit, &mut start.table);
         let missing = reserve_tokens.div_ceil(self.page_size) - matched.at.pages;
-        let Some(taken) = self.lock_and_take(matched, missing) else {
+        let run = self.restorable(&start, matched, prompt.onload_tokens_min);
+        let Some(taken) = self.lock_and_take(matched, missing, &run) else {
             start.table.truncate(known);
             self.give_up(prompt, start);
             return Ok(None);
@@ -89,6 +98,7 @@ impl PrefixIndex {
             self.counters.hit_tokens += hit;
             self.counters.miss_tokens += miss;
         }
+        self.counters.onloaded_tokens += lease.onloaded_tokens as u64;
         let id = self.lease_count;
         self.lease_count += 1;
         self.leases.insert(id, lease);
@@ -211,8 +221,19 @@ impl PrefixIndex {
     /// a reservation must not evict its own prefix.
     ///
     /// Sharing a page never costs room, nor does going on in one, but a copy keeps its source besides the
-    /// target. When that one page is what is missing, the rows are computed again instead.
-    fn lock_and_take(&mut self, matched: Matched, missing: usize) -> Option<Taken> {
+    /// target. When that one page is what is missing, the rows are computed again instead. A `run` to restore takes the
+    /// place of a partial match, unless going on in that page is what there is room for.
+    fn lock_and_take(
+        &mut self,
+        matched: Matched,
+        missing: usize,
+        run: &[PageKey],
+    ) -> Option<Taken> {
+        if !run.is_empty()
+            && let Some(taken) = self.take_and_restore(matched.at, missing, run)
+        {
+            return Some(taken);
+        }
         let after = |partial: Partial| Position {
             node: Some(partial.node),
             pages: matched.at.pages + 1,
@@ -227,6 +248,7 @@ impl PrefixIndex {
             tail,
             source: None,
             own: Vec::new(),
+            restored: 0,
         };
         if let (Some(partial), None) = (matched.partial, tail) {
             let source = self.tree.lock(after(partial)).expect("not at the root");
@@ -283,6 +305,8 @@ impl PrefixIndex {
             (lock, copy)
         });
         table.extend(taken.own);
+        let onloaded_tokens = taken.restored * self.page_size;
+        hit_tokens += onloaded_tokens;
         let conversation = prompt.conversation;
         Lease {
             page_size: self.page_size,
@@ -297,11 +321,13 @@ impl PrefixIndex {
             reply: start.reply,
             prompt_tokens: start.tokens,
             hit_tokens,
+            onloaded_tokens,
             committed,
             has_committed: false,
             conversation: (!conversation.is_empty()).then(|| conversation.into()),
             continued: prompt.after,
             priority: prompt.priority,
+            resumes: prompt.resumes,
         }
     }
 }

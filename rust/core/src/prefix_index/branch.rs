@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::borders::Borders;
 use super::evict::Uses;
+use super::evicted::EvictedPage;
 use super::locks::LockId;
 use super::pages::PageId;
 use super::run::Run;
@@ -121,7 +122,8 @@ impl Tree {
         Some(self.add_child(parent, start, run, 0..run.len(), pages))
     }
 
-    /// Write the tokens of a node's positions from `known` on, and the keys of the pages that become full.
+    /// Write the tokens of a node's positions from `known` on, and the keys of the pages that become full. They are on
+    /// the device now, so not on the shelf any more.
     fn fill(&mut self, id: NodeId, known: usize, tokens: &[u32]) {
         let page_size = self.page_size;
         let node = self.nodes.get(id.0);
@@ -143,6 +145,7 @@ impl Tree {
             key = self.key_of(&key, self.page_pieces(node, page));
             let page = node.pages[page];
             self.rows.set_key(page, key);
+            self.shelf.forget(&key);
         }
     }
 
@@ -200,14 +203,17 @@ impl Tree {
     }
 
     /// Take out the page to evict next.
-    pub(super) fn evict_page(&mut self) -> Option<PageId> {
+    pub(super) fn evict_page(&mut self) -> Option<EvictedPage> {
         let leaf = self.evictable.first()?;
         let node = self.node(leaf);
         let last = *node.pages.last().expect("at least one page");
-        if node.borders.len().is_multiple_of(self.page_size) {
-            self.evicted.remember(self.rows.key(last));
+        let is_full = node.borders.len().is_multiple_of(self.page_size);
+        let key = is_full.then(|| *self.rows.key(last));
+        if let Some(key) = &key {
+            self.evicted.remember(key);
         }
-        Some(self.remove_last_page(leaf))
+        let page = self.remove_last_page(leaf);
+        Some(EvictedPage { page, key })
     }
 
     /// Take out the last page of a childless node, which nothing protects, and the tips in it.

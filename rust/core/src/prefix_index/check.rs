@@ -25,6 +25,11 @@ pub(super) fn check(index: &PrefixIndex) -> Checked {
     check_counts(tree)?;
     check_locks(index)?;
     check_tips(tree)?;
+    tree.shelf.check()?;
+    ensure!(
+        !tree.keys().any(|key| tree.shelf.contains(key)),
+        "a page is in the tree and on the shelf"
+    );
 
     let own_pages = index.leases.values().flat_map(Lease::own_pages);
     let cached = tree.live_nodes().flat_map(|(_, node)| &node.pages);

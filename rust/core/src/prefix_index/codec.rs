@@ -1,13 +1,25 @@
-//! Numbers and byte strings of a dump. Owns lengths and limits; knows nothing of what they mean.
+//! Numbers and byte strings of a dump, between its magic and its checksum. Owns lengths and limits; knows nothing of what
+//! they mean.
 
 use super::dump::LoadError;
 
-#[derive(Default)]
+/// Of BLAKE3, over all before it.
+const CHECKSUM_BYTES: usize = 32;
+
 pub(super) struct Writer {
     out: Vec<u8>,
 }
 
 impl Writer {
+    /// Of a dump that begins with `magic` and `version`.
+    pub(super) fn new(magic: &[u8], version: u32) -> Self {
+        let mut out = Self {
+            out: magic.to_vec(),
+        };
+        out.u32(version);
+        out
+    }
+
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
@@ -38,7 +50,10 @@ impl Writer {
         }
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    /// The dump, with its checksum.
+    pub(super) fn seal(mut self) -> Vec<u8> {
+        let checksum = blake3::hash(&self.out);
+        self.bytes(checksum.as_bytes());
         self.out
     }
 }
@@ -49,8 +64,30 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+    /// What stands in a dump between version and checksum.
+    pub(super) fn open(bytes: &'a [u8], magic: &[u8], version: u32) -> Result<Self, LoadError> {
+        let Some((body, checksum)) = bytes
+            .len()
+            .checked_sub(CHECKSUM_BYTES)
+            .map(|end| bytes.split_at(end))
+            .filter(|(body, _)| body.starts_with(magic))
+        else {
+            return Err(LoadError::NotADump);
+        };
+        let mut input = Self {
+            rest: &body[magic.len()..],
+        };
+        let found = input.u32()?;
+        if found != version {
+            return Err(LoadError::Version {
+                found,
+                expected: version,
+            });
+        }
+        if blake3::hash(body).as_bytes() != checksum {
+            return Err(LoadError::Checksum);
+        }
+        Ok(input)
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], LoadError> {

@@ -1,4 +1,5 @@
-//! Dump and load: the tree as bytes, for a warm restart. Owns the format; never reads or writes a file or a page.
+//! Dump and load: the tree as bytes, for a restart that the device's pages survive. Owns the format; never reads or writes a
+//! file or a page. Lower tiers have dumps of their own (`tier_dump`).
 //!
 //! All numbers little-endian. Header: magic, version u32, page_size u32, pages u64, fingerprint (u32 length,
 //! bytes), touches u64. Then namespaces: count u32, each u32 length and bytes. Then nodes, parents before
@@ -22,7 +23,6 @@ const MAGIC: &[u8; 8] = b"appl-idx";
 const VERSION: u32 = 1;
 /// Far beyond what an index lives to see; a use is less than this and a bit.
 const TOUCHES_MAX: u64 = 1 << 62;
-const CHECKSUM_BYTES: usize = 32;
 
 /// Why a dump is not loaded.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -31,17 +31,19 @@ pub enum LoadError {
     Shape(#[from] IndexError),
     #[error("this is no dump of a prefix index")]
     NotADump,
-    #[error("the dump has version {0}, not {VERSION}")]
-    Version(u32),
+    #[error("the dump has version {found}, not {expected}")]
+    Version { found: u32, expected: u32 },
     #[error("the checksum does not fit: the dump is damaged")]
     Checksum,
     #[error("the dump is of another model, or of pages of another size or number")]
     OtherDevice,
+    #[error("the tier has pages already")]
+    TierInUse,
     #[error("the dump contradicts itself: {0}")]
     Contradiction(String),
 }
 
-fn contradiction(what: &str) -> LoadError {
+pub(super) fn contradiction(what: &str) -> LoadError {
     LoadError::Contradiction(what.to_owned())
 }
 
@@ -62,9 +64,7 @@ impl PrefixIndex {
     /// The dump is of use only while the pages' contents are kept. Pages that a lease holds and the tree does
     /// not know are left out.
     pub fn dump(&self, fingerprint: &[u8]) -> Vec<u8> {
-        let mut out = Writer::default();
-        out.bytes(MAGIC);
-        out.u32(VERSION);
+        let mut out = Writer::new(MAGIC, VERSION);
         out.len(self.page_size);
         out.u64(self.pages.total() as u64);
         out.framed(fingerprint);
@@ -99,10 +99,7 @@ impl PrefixIndex {
         for id in order {
             self.write_node(&mut out, self.tree.node(id), &places, &numbers);
         }
-        let mut bytes = out.finish();
-        let checksum = blake3::hash(&bytes);
-        bytes.extend_from_slice(checksum.as_bytes());
-        bytes
+        out.seal()
     }
 
     /// An index as it was dumped, every page of it evictable.
@@ -115,22 +112,7 @@ impl PrefixIndex {
         pages: usize,
     ) -> Result<Self, LoadError> {
         let mut index = Self::new(page_size, pages)?;
-        let Some((body, checksum)) = bytes
-            .len()
-            .checked_sub(CHECKSUM_BYTES)
-            .map(|end| bytes.split_at(end))
-            .filter(|(body, _)| body.starts_with(MAGIC))
-        else {
-            return Err(LoadError::NotADump);
-        };
-        let mut input = Reader::new(&body[MAGIC.len()..]);
-        let version = input.u32()?;
-        if version != VERSION {
-            return Err(LoadError::Version(version));
-        }
-        if blake3::hash(body).as_bytes() != checksum {
-            return Err(LoadError::Checksum);
-        }
+        let mut input = Reader::open(bytes, MAGIC, VERSION)?;
         let shape = (input.len()?, input.u64()?);
         if shape != (page_size, pages as u64) || input.framed()? != fingerprint {
             return Err(LoadError::OtherDevice);

@@ -1,9 +1,19 @@
-//! What was evicted lately, for explanations. Owns a bounded memory of page keys; forgets the oldest.
+//! What was evicted, and was lately, for explanations. Owns a bounded memory of page keys; forgets the oldest.
 
 use std::collections::VecDeque;
 
 use crate::own_map::OwnMap;
 use crate::page_keys::PageKey;
+
+use super::pages::PageId;
+
+/// A page that the tree gave up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EvictedPage {
+    pub(super) page: PageId,
+    /// None for one that was not full.
+    pub(super) key: Option<PageKey>,
+}
 
 /// How many evictions are remembered: 24 bytes each, or a little more.
 const EVICTIONS_MAX: usize = 65_536;

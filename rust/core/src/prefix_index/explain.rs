@@ -45,7 +45,8 @@ pub struct Explanation {
 }
 
 impl PrefixIndex {
-    /// What an admission of all of a prompt would find, and why not more. `stretches` as there.
+    /// What an admission of all of a prompt would find, and why not more. `stretches` as there. Assumes that it restores
+    /// what there is on the shelf, however little: pages in lower tiers count as hits.
     ///
     /// A tenant's own text and public text may be shown to it. Of other tenants' text not even that it exists
     /// can be told from the answer: it explains as cold.
@@ -62,10 +63,11 @@ impl PrefixIndex {
         self.check_request(&prompt, token_ids.len())?;
         let mut start = self.start(&prompt);
         let limit = token_ids.len() - 1;
-        let matched = self
-            .tree
-            .find(start.at, &start.path, limit, &mut Vec::new());
-        let explanation = self.tree.explain(&start.path, matched);
+        let mut table = Vec::new();
+        let matched = self.tree.find(start.at, &start.path, limit, &mut table);
+        let from = matched.at.pages * self.page_size;
+        let restored = self.tree.shelved(&table, &start.path, from).len();
+        let explanation = self.tree.explain(&start.path, matched, restored);
         start.path.clear(&mut self.tree.namespaces);
         self.tree.namespaces.release(start.reply);
         Ok(explanation)
@@ -73,9 +75,13 @@ impl PrefixIndex {
 }
 
 impl Tree {
-    fn explain(&self, path: &Run<'_>, matched: Matched) -> Explanation {
-        let rows = matched.partial.map_or(0, |partial| partial.rows);
-        let hit_tokens = matched.at.pages * self.page_size + rows;
+    /// `restored`: pages that follow the match on the shelf. After them the tree has nothing of the path.
+    fn explain(&self, path: &Run<'_>, matched: Matched, restored: usize) -> Explanation {
+        let pages = matched.at.pages + restored;
+        let on_device = restored == 0;
+        let partial = matched.partial.filter(|_| on_device);
+        let rows = partial.map_or(0, |partial| partial.rows);
+        let hit_tokens = pages * self.page_size + rows;
         let mut explanation = Explanation {
             hit_tokens,
             miss_tokens: path.len() - hit_tokens,
@@ -87,10 +93,12 @@ impl Tree {
         }
         let asked = path.pieces(hit_tokens..path.len()).next();
         let (namespace, asked) = asked.expect("a token misses");
-        let instead = self.instead(matched, namespace);
-        explanation.cause = if self.was_evicted(path, matched.at.pages) {
+        let instead = on_device
+            .then(|| self.instead(matched, namespace))
+            .flatten();
+        explanation.cause = if self.was_evicted(path, pages) {
             Cause::Evicted
-        } else if self.stands_elsewhere(path, matched, namespace, asked[0]) {
+        } else if on_device && self.stands_elsewhere(path, matched, namespace, asked[0]) {
             Cause::Namespace
         } else {
             match instead {

@@ -53,6 +53,8 @@ pub struct Lease {
     pub(super) reply: NamespaceId,
     pub(super) prompt_tokens: usize,
     pub(super) hit_tokens: usize,
+    /// The last of them, as many as this, were restored into the lease's own pages.
+    pub(super) onloaded_tokens: usize,
     /// Leading positions that the tree was told of; at admission those of the pages it shares.
     pub(super) committed: usize,
     /// Whether a commit told the tree of something.
@@ -61,12 +63,20 @@ pub struct Lease {
     /// The tip that it goes on from.
     pub(super) continued: Option<u64>,
     pub(super) priority: u8,
+    /// Whether it goes on with a preempted sequence.
+    pub(super) resumes: bool,
 }
 
 impl Lease {
-    /// Leading tokens whose K/V are in the leased pages once the copy has been done.
+    /// Leading tokens whose K/V are in the leased pages once the copy and the moves have been done.
     pub fn hit_tokens(&self) -> usize {
         self.hit_tokens
+    }
+
+    /// The last of the hit tokens, as many as this, are restored by moves. Like computed ones they are the lease's own
+    /// until a commit, and gone if it is released before: commit `hit_tokens` as soon as they are known to be right.
+    pub fn onloaded_tokens(&self) -> usize {
+        self.onloaded_tokens
     }
 
     /// Tokens that were admitted, those before a tip included.

@@ -8,6 +8,9 @@
 //!   the page table of a lease never changes under it, except that `grow` adds pages.
 //! * [`PrefixIndex::release`] gives everything back and leaves a *tip*, named by the lease's number. The next
 //!   turn is admitted after it: its cost is that of the new tokens, whatever is before them.
+//! * With [`PrefixIndex::with_tiers`], full pages that are evicted keep a slot in host memory or on disk, and an admission
+//!   may restore them. The tree knows device pages only; beside it stands the shelf. [`PrefixIndex::take_moves`] says
+//!   what the caller has to copy, and when.
 
 mod admit;
 mod borders;
@@ -21,14 +24,18 @@ mod evicted;
 mod explain;
 mod lease;
 mod locks;
+mod moves;
 mod namespace;
+mod onload;
 mod page_rows;
 mod pages;
 mod pins;
 mod release;
 mod run;
 mod search;
+mod shelf;
 mod slab;
+mod tier_dump;
 mod tips;
 mod tree;
 
@@ -44,6 +51,7 @@ pub use dump::LoadError;
 pub use evict::PRIORITY_USES;
 pub use explain::{CONTEXT_TOKENS, Cause, Difference, Explanation};
 pub use lease::{Lease, LeaseId, RowCopy};
+pub use moves::{Move, Place, Tier};
 pub use pages::PageId;
 
 use locks::LockId;
@@ -84,6 +92,14 @@ pub enum IndexError {
     CommitPastTokens { tokens: usize, known: usize },
     #[error("{tokens} tokens go past the {reserved} that are reserved")]
     CommitPastRoom { tokens: usize, reserved: usize },
+    #[error(
+        "{tokens} is not among the positions restored and not committed, {from} to {hit_tokens}"
+    )]
+    NotRestored {
+        tokens: usize,
+        from: usize,
+        hit_tokens: usize,
+    },
 }
 
 /// Gauges and counters, in pages and tokens.
@@ -103,12 +119,21 @@ pub struct Stats {
     pub tips: usize,
     /// What pins take of their budget.
     pub pages_pinned: usize,
+    /// Pages that were evicted and have a slot in host memory, or on disk.
+    pub pages_host: usize,
+    pub pages_disk: usize,
     /// Tokens of admitted prompts that were found, and that were not.
     pub hit_tokens: u64,
     pub miss_tokens: u64,
     /// The same of preempted sequences that went on: work done twice is no miss of the cache.
     pub resumed_tokens: u64,
     pub recomputed_tokens: u64,
+    /// Those found, at first or after a preemption, that were restored from a lower tier and not rejected.
+    pub onloaded_tokens: u64,
+    /// Pages that went from the device to a slot of a lower tier.
+    pub offloaded_pages: u64,
+    /// Pages that found no slot, or lost it to newer ones (not those cleared). Without tiers none is counted.
+    pub dropped_pages: u64,
     /// Pages evicted to make room (not those superseded or cleared).
     pub evicted_pages: u64,
     /// Computed tokens that commits told the tree of.
@@ -121,6 +146,7 @@ struct Counters {
     miss_tokens: u64,
     resumed_tokens: u64,
     recomputed_tokens: u64,
+    onloaded_tokens: u64,
     evicted_pages: u64,
     committed_tokens: u64,
 }
@@ -157,15 +183,23 @@ impl PrefixIndex {
         })
     }
 
+    /// Whether there are so many pages, free or evictable.
+    fn has_room(&self, count: usize) -> bool {
+        self.pages.free() + self.tree.evictable_pages() >= count
+    }
+
     /// `count` pages, evicting as needed; `None`, and nothing evicted, when there are not so many.
     fn take_pages(&mut self, count: usize) -> Option<Vec<PageId>> {
-        if self.pages.free() + self.tree.evictable_pages() < count {
+        if !self.has_room(count) {
             return None;
         }
         while self.pages.free() < count {
-            let page = self.tree.evict_page();
-            self.pages
-                .give_back(page.expect("evictable pages can be had"));
+            let gone = self.tree.evict_page();
+            let gone = gone.expect("evictable pages can be had");
+            if let Some(key) = gone.key {
+                self.tree.shelf.put(key, gone.page);
+            }
+            self.pages.give_back(gone.page);
             self.counters.evicted_pages += 1;
         }
         (0..count).map(|_| self.pages.take()).collect()
@@ -205,11 +239,13 @@ impl PrefixIndex {
         Ok(token_ids)
     }
 
-    /// Drop every cached page that no lease protects; says how many became free.
+    /// Drop every cached page that no lease protects, and all pages of the lower tiers; says how many pages of the
+    /// device became free.
     pub fn clear(&mut self) -> usize {
+        self.tree.shelf.clear();
         let mut pages = 0;
-        while let Some(page) = self.tree.evict_page() {
-            self.pages.give_back(page);
+        while let Some(gone) = self.tree.evict_page() {
+            self.pages.give_back(gone.page);
             pages += 1;
         }
         pages
@@ -218,6 +254,7 @@ impl PrefixIndex {
     pub fn stats(&self) -> Stats {
         let cached = self.tree.pages();
         let free = self.pages.free();
+        let shelf = &self.tree.shelf;
         Stats {
             pages_total: self.pages.total(),
             pages_free: free,
@@ -227,10 +264,15 @@ impl PrefixIndex {
             nodes: self.tree.len(),
             tips: self.tree.tips.len(),
             pages_pinned: self.pins.pages(),
+            pages_host: shelf.pages(Tier::Host),
+            pages_disk: shelf.pages(Tier::Disk),
             hit_tokens: self.counters.hit_tokens,
             miss_tokens: self.counters.miss_tokens,
             resumed_tokens: self.counters.resumed_tokens,
             recomputed_tokens: self.counters.recomputed_tokens,
+            onloaded_tokens: self.counters.onloaded_tokens,
+            offloaded_pages: shelf.offloaded_pages(),
+            dropped_pages: shelf.dropped_pages(),
             evicted_pages: self.counters.evicted_pages,
             committed_tokens: self.counters.committed_tokens,
         }

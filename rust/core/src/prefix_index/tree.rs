@@ -1,5 +1,5 @@
 //! The radix tree. Owns the nodes, their order, their use, and through it the namespaces, locks and tips on
-//! them; never owns a free page and knows no lease.
+//! them, and the shelf beside it; never owns a free page and knows no lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -14,6 +14,7 @@ use super::locks::{LockId, Locks};
 use super::namespace::{NamespaceId, Namespaces, PathToken};
 use super::page_rows::PageRows;
 use super::pages::PageId;
+use super::shelf::Shelf;
 use super::slab::Slab;
 use super::tips::Tips;
 
@@ -128,6 +129,8 @@ pub(super) struct Tree {
     protected: usize,
     touches: u64,
     pub(super) evicted: Evicted,
+    /// Has no page that a node has.
+    pub(super) shelf: Shelf,
     pub(super) locks: Locks,
     pub(super) tips: Tips,
     pub(super) namespaces: Namespaces,
@@ -146,6 +149,7 @@ impl Tree {
             protected: 0,
             touches: 0,
             evicted: Evicted::default(),
+            shelf: Shelf::new(0, 0),
             locks: Locks::default(),
             tips: Tips::default(),
             namespaces: Namespaces::default(),
@@ -232,6 +236,14 @@ impl Tree {
 
     pub(super) fn root_key(&self) -> PageKey {
         self.root_key
+    }
+
+    /// The keys of all full pages.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &PageKey> {
+        self.live_nodes().flat_map(|(_, node)| {
+            let full = node.borders.len() / self.page_size;
+            node.pages[..full].iter().map(|&page| self.rows.key(page))
+        })
     }
 
     /// The key of the page before a node's first.

@@ -1,4 +1,4 @@
-//! The prefix index against its slow model, and against simulated page contents, with random
+//! The prefix index against its slow model, and against simulated contents of all places, with random
 //! operations; `check()` after each of them.
 //!
 //! 200,000 operations (a few seconds); the environment variable `PREFIX_INDEX_OPERATIONS` asks for
@@ -6,7 +6,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod contents;
 mod model;
+mod shelf;
 mod tips;
 mod world;
 
@@ -14,6 +16,9 @@ use proptest::prelude::*;
 
 use model::Pair;
 use world::World;
+
+/// Conversation, priority, whether it resumes, and `onload_tokens_min`.
+pub type AnyTurn = (u8, u8, bool, Option<usize>);
 
 /// Namespaces and tokens are taken modulo the world's numbers of them.
 #[derive(Clone, Debug)]
@@ -23,14 +28,14 @@ enum Operation {
         earlier: Option<(prop::sample::Index, prop::sample::Index)>,
         new: Vec<Pair>,
         room: usize,
-        turn: (u8, u8, bool),
+        turn: AnyTurn,
     },
     /// Tokens go on from a released lease, the latest ones more often.
     Continue {
         back: usize,
         new: Vec<Pair>,
         room: usize,
-        turn: (u8, u8, bool),
+        turn: AnyTurn,
     },
     /// Write the K/V of so many more tokens, growing if needed.
     Compute {
@@ -44,6 +49,11 @@ enum Operation {
     },
     Release {
         lease: prop::sample::Index,
+    },
+    /// What was restored is doubtful from `back` positions before the end of the hit on.
+    Reject {
+        lease: prop::sample::Index,
+        back: usize,
     },
     Pin {
         back: usize,
@@ -65,7 +75,8 @@ fn pairs() -> impl Strategy<Value = Vec<Pair>> {
 fn operation() -> impl Strategy<Value = Operation> {
     let lease = any::<prop::sample::Index>;
     let back = || prop_oneof![3 => 0_usize..3, 1 => 0_usize..20];
-    let turn = || (0_u8..4, 0_u8..3, any::<bool>());
+    let onload = || prop::option::weighted(0.8, prop_oneof![2 => Just(0), 1 => 0_usize..12]);
+    let turn = move || (0_u8..4, 0_u8..3, any::<bool>(), onload());
     let earlier = prop::option::weighted(0.7, (lease(), lease()));
     prop_oneof![
         5 => (earlier, pairs(), 0_usize..6, turn())
@@ -79,6 +90,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => (lease(), prop_oneof![3 => Just(0_usize), 1 => 1_usize..4])
             .prop_map(|(lease, back)| Operation::Commit { lease, back }),
         6 => lease().prop_map(|lease| Operation::Release { lease }),
+        2 => (lease(), 0_usize..8).prop_map(|(lease, back)| Operation::Reject { lease, back }),
         1 => Just(Operation::Clear),
     ]
 }
@@ -99,9 +111,10 @@ proptest! {
     #[test]
     fn every_operation_agrees_with_the_model_and_every_row_holds_its_prefix(
         shape in (1_usize..6, 1_usize..14, 1_u8..4, 1_u32..4),
+        slots in prop_oneof![1 => Just([0, 0]), 4 => [0_u32..8, 0_u32..8]],
         operations in prop::collection::vec(operation(), 1..200),
     ) {
-        let mut world = World::new(shape);
+        let mut world = World::new(shape, slots);
         for operation in operations {
             world.run(operation);
             world.verify();

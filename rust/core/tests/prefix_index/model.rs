@@ -6,7 +6,8 @@
 
 use appliance_core::prefix_index::{PRIORITY_USES, PageId, RowCopy, Stats};
 
-use crate::tips::Tip;
+use crate::shelf::{Kind, Shelf};
+use crate::tips::{Tip, Turn};
 
 /// (namespace, token id)
 pub type Pair = (u8, u32);
@@ -37,19 +38,11 @@ pub struct Hold {
     /// The entries of the committed full pages, from the first on.
     pub full: Vec<EntryId>,
     pub source: Option<EntryId>,
-    hit_tokens: usize,
+    pub hit_tokens: usize,
+    pub onloaded_tokens: usize,
     pub committed: usize,
     pub has_committed: bool,
     pub turn: Turn,
-}
-
-/// Whose turn a request is, and the tip it goes on from.
-#[derive(Clone, Copy, Debug)]
-pub struct Turn {
-    pub conversation: &'static [u8],
-    pub continued: Option<u64>,
-    pub priority: u8,
-    pub resumes: bool,
 }
 
 pub struct Model {
@@ -63,7 +56,8 @@ pub struct Model {
     pub pin_pages_max: usize,
     entry_count: u64,
     ticks: u64,
-    counters: Stats,
+    pub shelf: Shelf,
+    pub counters: Stats,
 }
 
 /// What the index under test answered to an admission.
@@ -78,7 +72,7 @@ fn common(left: &[Pair], right: &[Pair]) -> usize {
 }
 
 impl Model {
-    pub fn new(page_size: usize, pages: usize, pin_pages_max: usize) -> Self {
+    pub fn new(page_size: usize, pages: usize, pin_pages_max: usize, slots: [usize; 2]) -> Self {
         Self {
             page_size,
             pages,
@@ -89,6 +83,7 @@ impl Model {
             pin_pages_max,
             entry_count: 0,
             ticks: 0,
+            shelf: Shelf::new(slots),
             counters: Stats::default(),
         }
     }
@@ -102,7 +97,7 @@ impl Model {
     }
 
     /// The positions before the entry's page.
-    fn above<'a>(&self, path: &'a [Pair]) -> &'a [Pair] {
+    pub fn above<'a>(&self, path: &'a [Pair]) -> &'a [Pair] {
         &path[..(path.len() - 1) / self.page_size * self.page_size]
     }
 
@@ -133,7 +128,7 @@ impl Model {
         places.filter(|p| matches!(p, Place::Lease(_))).count()
     }
 
-    fn free(&self) -> usize {
+    pub fn free(&self) -> usize {
         self.pages - self.entries.len() - self.leased()
     }
 
@@ -147,43 +142,12 @@ impl Model {
         }
     }
 
-    /// What was used after a page counts for it.
-    fn evict(&mut self, id: EntryId) {
-        let place = self.entries.iter().position(|entry| entry.id == id);
-        let gone = self.entries.remove(place.unwrap());
-        let above = self.above(&gone.path).to_vec();
-        for entry in &mut self.entries {
-            if entry.path == above {
-                entry.last_use = entry.last_use.max(gone.last_use);
-            }
-        }
-    }
-
-    fn leaf_to_evict(&self, extra: &[EntryId]) -> Option<EntryId> {
-        let has_child = |entry: &Entry| {
-            let mut all = self.entries.iter();
-            all.any(|other| self.above(&other.path) == entry.path)
-        };
-        let all = self.entries.iter();
-        all.filter(|entry| !has_child(entry) && !self.is_protected(entry, extra))
-            .min_by_key(|entry| entry.last_use)
-            .map(|entry| entry.id)
-    }
-
     /// Whether a sequence with `tokens` positions of the entry's path may write on in its page.
     fn can_go_on_in(&self, entry: &Entry, tokens: usize) -> bool {
         let mut holds = self.holds.iter().flatten();
         entry.path.len() == tokens
             && !tokens.is_multiple_of(self.page_size)
             && !holds.any(|hold| hold.table.contains(&Place::Entry(entry.id)))
-    }
-
-    fn make_room(&mut self, count: usize, extra: &[EntryId]) {
-        while self.free() < count {
-            let leaf = self.leaf_to_evict(extra).expect("room was counted before");
-            self.evict(leaf);
-            self.counters.evicted_pages += 1;
-        }
     }
 
     /// Unprotected entries whose rows another entry has as well, and more, are not kept.
@@ -237,6 +201,11 @@ impl Model {
             assert!(!has_room(None), "refused, and there was room");
             return;
         };
+        let restored = self.restorable(&path, full.len(), turn.onload_tokens_min);
+        if !restored.is_empty() && has_room(None) {
+            self.admit_restoring(path, full, &restored, turn, answer);
+            return;
+        }
         let own_from = full.len();
         let is_source = |entry: &&Entry, page: PageId| best > 0 && entry.page == page;
         let next = answer.page_table[own_from];
@@ -284,13 +253,7 @@ impl Model {
             self.touch(&path, turn.priority);
         }
         let (hit, miss) = (hit_tokens as u64, (path.len() - hit_tokens) as u64);
-        if turn.resumes {
-            self.counters.resumed_tokens += hit;
-            self.counters.recomputed_tokens += miss;
-        } else {
-            self.counters.hit_tokens += hit;
-            self.counters.miss_tokens += miss;
-        }
+        self.count_found(turn.resumes, hit, miss);
         let mut table: Vec<Place> = full.iter().map(|&id| Place::Entry(id)).collect();
         table.extend(tail.map(Place::Entry));
         let own = answer.page_table[table.len()..].iter();
@@ -301,6 +264,7 @@ impl Model {
             full,
             source,
             hit_tokens,
+            onloaded_tokens: 0,
             committed: if tail.is_some() { hit_tokens } else { shared },
             has_committed: false,
             turn,
@@ -368,16 +332,9 @@ impl Model {
             }
         };
         if is_full {
+            self.shelf.forget(path);
             hold.full.push(id);
         }
-    }
-
-    pub fn clear(&mut self) -> usize {
-        let before = self.entries.len();
-        while let Some(leaf) = self.leaf_to_evict(&[]) {
-            self.evict(leaf);
-        }
-        before - self.entries.len()
     }
 
     pub fn stats(&self) -> Stats {
@@ -390,6 +347,10 @@ impl Model {
             nodes: 0,
             tips: self.live_tips().count(),
             pages_pinned: self.pages_pinned(),
+            pages_host: self.shelf.pages(Kind::Host).len(),
+            pages_disk: self.shelf.pages(Kind::Disk).len(),
+            offloaded_pages: self.shelf.offloaded_pages,
+            dropped_pages: self.shelf.dropped_pages,
             ..self.counters
         }
     }

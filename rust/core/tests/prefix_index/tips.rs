@@ -2,7 +2,8 @@
 
 use appliance_core::prefix_index::IndexError;
 
-use crate::model::{Entry, EntryId, Model, Pair, Place, Turn};
+use crate::AnyTurn;
+use crate::model::{Entry, EntryId, Model, Pair, Place};
 
 /// Where a released lease ended.
 #[derive(Debug)]
@@ -12,6 +13,30 @@ pub struct Tip {
     /// The entry it ends in: it dies with it.
     pub entry: EntryId,
     pub turn: Turn,
+}
+
+const CONVERSATIONS: [&[u8]; 4] = [b"", b"a", b"a", b"b"];
+
+/// Whose turn a request is, and the tip it goes on from.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    pub conversation: &'static [u8],
+    pub continued: Option<u64>,
+    pub priority: u8,
+    pub resumes: bool,
+    pub onload_tokens_min: Option<usize>,
+}
+
+impl Turn {
+    pub fn of((conversation, priority, resumes, onload_tokens_min): AnyTurn) -> Self {
+        Self {
+            conversation: CONVERSATIONS[conversation as usize],
+            continued: None,
+            priority,
+            resumes,
+            onload_tokens_min,
+        }
+    }
 }
 
 impl Model {

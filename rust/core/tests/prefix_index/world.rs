@@ -1,14 +1,15 @@
-//! The index, its model, and a simulated device: every operation is done to all of them.
+//! The index, its model, and simulated contents: every operation is done to all of them.
 
-use std::collections::HashMap;
-
+use appliance_core::page_keys::page_keys;
 use appliance_core::prefix_index::{
-    IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats,
+    self, IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats,
 };
 use proptest::sample::Index;
 
 use crate::Operation;
-use crate::model::{Answer, Model, Pair, Place, Turn};
+use crate::contents::Contents;
+use crate::model::{Answer, Model, Pair, Place};
+use crate::tips::Turn;
 
 /// A running sequence, as an engine has it.
 struct Sequence {
@@ -20,7 +21,7 @@ struct Sequence {
     copy: Option<RowCopy>,
 }
 
-/// The index, its model, and a device whose rows hold the path they were computed from.
+/// See the module.
 pub struct World {
     page_size: usize,
     namespaces: u8,
@@ -28,36 +29,40 @@ pub struct World {
     index: PrefixIndex,
     model: Model,
     sequences: Vec<Option<Sequence>>,
-    device: HashMap<(PageId, usize), Vec<Pair>>,
+    contents: Contents,
     paths: Vec<Vec<Pair>>,
     /// Numbers of the released leases, in that order.
     released: Vec<u64>,
 }
 
 const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
-const CONVERSATIONS: [&[u8]; 4] = [b"", b"a", b"a", b"b"];
-
-fn in_turn((conversation, priority, resumes): (u8, u8, bool)) -> Turn {
-    Turn {
-        conversation: CONVERSATIONS[conversation as usize],
-        continued: None,
-        priority,
-        resumes,
-    }
+fn stretches(path: &[Pair]) -> Vec<(&'static [u8], usize)> {
+    let runs = path.chunk_by(|left, right| left.0 == right.0);
+    runs.map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
+        .collect()
 }
 
 impl World {
-    pub fn new((page_size, pages, namespaces, alphabet): (usize, usize, u8, u32)) -> Self {
+    pub fn new(
+        (page_size, pages, namespaces, alphabet): (usize, usize, u8, u32),
+        slots: [u32; 2],
+    ) -> Self {
         Self {
             page_size,
             namespaces,
             alphabet,
             index: PrefixIndex::new(page_size, pages)
                 .unwrap()
-                .with_pins(pages / 2),
-            model: Model::new(page_size, pages, pages / 2),
+                .with_pins(pages / 2)
+                .with_tiers(slots[0], slots[1]),
+            model: Model::new(
+                page_size,
+                pages,
+                pages / 2,
+                slots.map(|slots| slots as usize),
+            ),
             sequences: Vec::new(),
-            device: HashMap::new(),
+            contents: Contents::new(page_size),
             paths: Vec::new(),
             released: Vec::new(),
         }
@@ -70,29 +75,36 @@ impl World {
     /// Pages that the index says are fresh: nobody has them, and what is in them is lost.
     fn receive(&mut self, pages: &[PageId]) {
         for &page in pages {
-            for row in 0..self.page_size {
-                self.device.remove(&(page, row));
-            }
+            self.contents.lose(page, 0);
         }
+    }
+
+    /// What an admission or a growth moved, before anything is written.
+    fn carry_out_moves(&mut self) {
+        let moves = self.index.take_moves();
+        let expected = self.model.shelf.take_moves();
+        let page_size = self.page_size;
+        self.contents.carry_out(&moves, &expected, |path| {
+            let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
+            let keys = page_keys(&tokens, &stretches(path), page_size).unwrap();
+            *keys.last().unwrap()
+        });
     }
 
     /// `tip_tokens`: how much of the path is before the tip that the turn goes on from.
     fn admit(&mut self, path: Vec<Pair>, room: usize, turn: Turn, tip_tokens: usize) {
         let new = &path[tip_tokens..];
         let tokens: Vec<u32> = new.iter().map(|pair| pair.1).collect();
-        let runs = new.chunk_by(|left, right| left.0 == right.0);
-        let stretches: Vec<(&[u8], usize)> = runs
-            .map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
-            .collect();
         let reserve_tokens = path.len() + room;
         let capacity = self.index.stats().pages_total * self.page_size;
         let prompt = Prompt {
             token_ids: &tokens,
-            stretches: &stretches,
+            stretches: &stretches(new),
             after: turn.continued,
             conversation: turn.conversation,
             priority: turn.priority,
             resumes: turn.resumes,
+            onload_tokens_min: turn.onload_tokens_min,
         };
         let admitted = self.index.admit(&prompt, reserve_tokens);
         if path.is_empty() || reserve_tokens > capacity {
@@ -111,6 +123,7 @@ impl World {
         });
         self.model
             .admit(path.clone(), reserve_tokens, turn, answer.as_ref());
+        self.carry_out_moves();
         self.paths.push(path.clone());
         let (Some(lease), Some(answer)) = (id, answer) else {
             return;
@@ -152,10 +165,7 @@ impl World {
 
     fn copy_rows(&mut self, copy: Option<RowCopy>) {
         let Some(copy) = copy else { return };
-        for row in 0..copy.rows {
-            let content = self.device[&(copy.source_page, row)].clone();
-            self.device.insert((copy.target_page, row), content);
-        }
+        self.contents.copy(copy);
     }
 
     fn compute(&mut self, number: usize, tokens: &[u32]) {
@@ -173,6 +183,7 @@ impl World {
                 let new = self.table(sequence.lease);
                 let answer = grown.then_some(&new[..]);
                 self.model.grow(number, position + 1, answer);
+                self.carry_out_moves();
                 assert!(new.starts_with(&table), "a page table changed");
                 self.receive(&new[table.len()..]);
                 if !grown {
@@ -187,8 +198,7 @@ impl World {
             let page = self.table(sequence.lease)[position / self.page_size];
             let row = position % self.page_size;
             self.assert_writable(number, page, row);
-            let content = sequence.path[..=position].to_vec();
-            self.device.insert((page, row), content);
+            self.contents.write(page, row, &sequence.path[..=position]);
             sequence.computed += 1;
         }
         self.sequences[number] = Some(sequence);
@@ -221,6 +231,28 @@ impl World {
         assert_eq!(self.table(lease), table, "a page table changed");
         self.model.commit(number, &path);
         self.paths.push(path);
+    }
+
+    /// Once something was computed after it, nothing that was restored is rejected.
+    fn reject(&mut self, number: usize, back: usize) {
+        let Some(sequence) = &mut self.sequences[number] else {
+            return;
+        };
+        let lease = self.index.lease(sequence.lease).unwrap();
+        if sequence.computed != lease.hit_tokens() {
+            return;
+        }
+        let table = lease.page_table().to_vec();
+        let tokens = lease.hit_tokens().saturating_sub(back);
+        let answer = self.index.reject(sequence.lease, tokens);
+        self.model.reject(number, tokens, answer.is_ok());
+        if answer.is_ok() {
+            for position in tokens..sequence.computed {
+                let row = position % self.page_size;
+                self.contents.lose(table[position / self.page_size], row);
+            }
+            sequence.computed = tokens;
+        }
     }
 
     fn release(&mut self, number: usize) {
@@ -257,7 +289,7 @@ impl World {
                     path = whole[..cut.index(whole.len() + 1)].to_vec();
                 }
                 path.extend(self.in_world(new));
-                self.admit(path, room, in_turn(turn), 0);
+                self.admit(path, room, Turn::of(turn), 0);
             }
             Operation::Continue {
                 back,
@@ -266,7 +298,7 @@ impl World {
                 turn,
             } => {
                 let new = self.in_world(new);
-                self.go_on(back, new, room, in_turn(turn));
+                self.go_on(back, new, room, Turn::of(turn));
             }
             Operation::Compute { lease, tokens } => {
                 if let Some(number) = pick(lease) {
@@ -281,6 +313,11 @@ impl World {
             Operation::Release { lease } => {
                 if let Some(number) = pick(lease) {
                     self.release(number);
+                }
+            }
+            Operation::Reject { lease, back } => {
+                if let Some(number) = pick(lease) {
+                    self.reject(number, back);
                 }
             }
             Operation::Pin { back } => {
@@ -304,6 +341,7 @@ impl World {
         let stats = self.index.stats();
         assert!(stats.nodes <= stats.pages_cached);
         assert_eq!(Stats { nodes: 0, ..stats }, self.model.stats());
+        self.contents.verify(&self.model.shelf);
         for &number in &self.released {
             let known = self.model.tip(number).map(<[Pair]>::len);
             assert_eq!(self.index.node_tokens(number), known, "tip {number}");
@@ -330,11 +368,7 @@ impl World {
             if let Some(copy) = sequence.copy {
                 readable -= copy.rows;
                 for row in 0..copy.rows {
-                    self.assert_content_of_row(
-                        copy.source_page,
-                        row,
-                        &sequence.path[..=readable + row],
-                    );
+                    self.assert_content(copy.source_page, &sequence.path[..=readable + row]);
                 }
             }
             for position in 0..readable {
@@ -347,16 +381,8 @@ impl World {
     }
 
     fn assert_content(&self, page: PageId, path: &[Pair]) {
-        self.assert_content_of_row(page, (path.len() - 1) % self.page_size, path);
-    }
-
-    fn assert_content_of_row(&self, page: PageId, row: usize, path: &[Pair]) {
-        let content = self.device.get(&(page, row));
-        assert_eq!(
-            content.map(Vec::as_slice),
-            Some(path),
-            "page {page}, row {row}"
-        );
+        let place = prefix_index::Place::Device(page);
+        self.contents.assert_row(place, path);
     }
 
     /// Give everything back: nothing may be left in use.

@@ -79,7 +79,11 @@ fn a_dump_of_something_else_is_refused_with_the_reason() {
     assert_eq!(reason(shape), LoadError::Shape(IndexError::Shape));
     let mut newer = bytes.clone();
     newer[8] = 2;
-    assert_eq!(reason(load(&newer)), LoadError::Version(2));
+    let version = LoadError::Version {
+        found: 2,
+        expected: 1,
+    };
+    assert_eq!(reason(load(&newer)), version);
     let longer = [&bytes[..bytes.len() - 32], &[0; 36]].concat();
     assert!(matches!(
         reason(load(&sealed(longer))),

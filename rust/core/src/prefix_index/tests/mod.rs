@@ -8,6 +8,7 @@ mod dump;
 mod explain;
 mod matching;
 mod pins;
+mod tiers;
 mod tips;
 
 use super::*;
@@ -50,8 +51,8 @@ fn ask(
 
 /// Take out the page that goes first.
 fn evict_page(index: &mut PrefixIndex) {
-    let page = index.tree.evict_page().unwrap();
-    index.pages.give_back(page);
+    let gone = index.tree.evict_page().unwrap();
+    index.pages.give_back(gone.page);
     index.check().unwrap();
 }
 
