@@ -1,7 +1,7 @@
 """Types of the Rust extension. Token ids are packed little-endian u32 (`appliance.tokens`)."""
 
 from collections.abc import Sequence
-from typing import Self, TypeAlias, final
+from typing import Literal, Self, TypeAlias, final
 
 __all__ = [
     "Assembled",
@@ -202,12 +202,24 @@ def cut(
     protected parts and the newest opening alone do not fit.
     """
 
+_Place: TypeAlias = Literal["device", "host", "disk"]
+
 @final
 class PrefixIndex:
     """The pages of one device: free, in the radix tree, or leased. Thread-safe."""
 
-    def __new__(cls, *, page_size: int, pages: int, pin_pages_max: int = 0) -> Self:
-        """Raises ValueError unless there is a page and a row, and at most 2**32 slots."""
+    def __new__(
+        cls,
+        *,
+        page_size: int,
+        pages: int,
+        pin_pages_max: int = 0,
+        host_slots: int = 0,
+        disk_slots: int = 0,
+    ) -> Self:
+        """`host_slots`, `disk_slots`: how many evicted pages host memory and disk keep.
+
+        Raises ValueError unless there is a page and a row, and at most 2**32 slots."""
 
     def admit(
         self,
@@ -219,6 +231,7 @@ class PrefixIndex:
         conversation: bytes = b"",
         priority: int = 0,
         resumes: bool = False,
+        onload_tokens_min: int | None = None,
     ) -> Lease | None:
         """Match, lock and reserve in one call.
 
@@ -235,10 +248,23 @@ class PrefixIndex:
         `conversation` (any bytes; empty for none) its newest and the one continued to it.
 
         `priority` (0 to 255): one step keeps the pages as long as 4,096 later uses would. `resumes`: a
-        preempted sequence goes on; what it finds and lacks is counted apart.
+        preempted sequence goes on; what it finds and lacks is counted apart. `onload_tokens_min`: full
+        pages in lower tiers that follow the device's in a row are restored, into pages of the lease's own,
+        if they are at least so many tokens; None for never. They count as hit; see `take_moves`.
 
         Raises LookupError when `after` is not known (any more), and ValueError on malformed input or
         when `reserve_tokens` is more than the whole device has.
+        """
+
+    def take_moves(self) -> list[tuple[_Place, int, _Place, int, bytes]]:
+        """(from, its page or slot, to, its page or slot, page key) of each move of a full page's content
+        that `admit` and `Lease.grow` decided since the last call, in order.
+
+        To be taken after each of these calls and carried out in this order, before a row is written into
+        a page that the call gave (`Lease.copy` included) and before later moves. Copies may be
+        asynchronous as long as whatever reads or writes one of the places later is ordered after them. The
+        key, 32 bytes, is the tag to keep with a slot's content and to compare when it is read back: a
+        page with another is given to `Lease.reject`. Without slots there are none.
         """
 
     def node_tokens(self, node: int) -> int | None:
@@ -255,7 +281,8 @@ class PrefixIndex:
     def explain(
         self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]]
     ) -> dict[str, int | str | bytes | None]:
-        """What an admission would find, and why not more; changes nothing.
+        """What an admission would find, and why not more; changes nothing. Pages in lower tiers count as
+        found, as if `onload_tokens_min` were 0.
 
         hit_tokens (also the position of the first difference), miss_tokens, cause (`hit cold evicted
         diverged truncated namespace`), and up to 8 tokens each of `before`, `asked` and `cached` (what
@@ -266,26 +293,45 @@ class PrefixIndex:
 
     def dump(self, fingerprint: bytes) -> bytes:
         """The cached pages and what they hold, for `load` while the pages' contents are kept.
-        `fingerprint`: of all that makes K/V what they are. Leases, tips, pins and counters are left
-        out."""
+        `fingerprint`: of all that makes K/V what they are. Leases, tips, pins, counters and lower tiers
+        are left out."""
 
     @staticmethod
     def load(
-        dump: bytes, fingerprint: bytes, *, page_size: int, pages: int, pin_pages_max: int = 0
+        dump: bytes,
+        fingerprint: bytes,
+        *,
+        page_size: int,
+        pages: int,
+        pin_pages_max: int = 0,
+        host_slots: int = 0,
+        disk_slots: int = 0,
     ) -> PrefixIndex:
         """Raises ValueError, with the reason, for a dump that is damaged or of another fingerprint,
-        page_size or number of pages."""
+        page_size or number of pages. The lower tiers are empty."""
+
+    def dump_tier(self, name: Literal["host", "disk"], fingerprint: bytes) -> bytes:
+        """Which slots of one tier have which pages, for `load_tier` when the slots' contents survive."""
+
+    def load_tier(self, name: Literal["host", "disk"], dump: bytes, fingerprint: bytes) -> None:
+        """Fill an empty tier, of the same page_size and at least the slots in use.
+
+        Raises ValueError, with the reason and nothing changed: the tier has pages, or the dump is damaged,
+        of something else, or has a page that is already on the device or in the other tier."""
 
     def stats(self) -> dict[str, int]:
-        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, pages_pinned, nodes,
-        tips, hit_tokens, miss_tokens, resumed_tokens, recomputed_tokens, evicted_pages,
+        """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, pages_pinned, pages_host,
+        pages_disk, nodes, tips, hit_tokens, miss_tokens, resumed_tokens, recomputed_tokens,
+        onloaded_tokens (of hit and resumed ones), offloaded_pages, dropped_pages, evicted_pages,
         committed_tokens."""
 
     def check(self) -> None:
-        """Prove that every page is in exactly one place; raises AssertionError with what is wrong."""
+        """Prove that every page is in exactly one place, slots included; raises AssertionError with what is
+        wrong."""
 
     def clear(self) -> int:
-        """Drop every cached page that no lease locks; returns how many pages became free."""
+        """Drop every cached page that no lease locks, and all of the lower tiers; returns how many pages of
+        the device became free."""
 
 @final
 class Lease:
@@ -293,7 +339,14 @@ class Lease:
 
     @property
     def hit_tokens(self) -> int:
-        """Leading tokens whose K/V are in the leased pages once `copy` has been done."""
+        """Leading tokens whose K/V are in the leased pages once `copy` and the moves have been done."""
+
+    @property
+    def onloaded_tokens(self) -> int:
+        """The last of the hit tokens, as many as this, are restored by moves into pages of the lease's own.
+
+        Like computed ones they are cached by a commit, and gone when the lease is released before: commit
+        `hit_tokens` as soon as they are known to be right."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -340,6 +393,11 @@ class Lease:
         with no more than before nothing happens. Rows are immutable once committed. Raises ValueError
         past the tokens admitted and appended or the reserved room, and once released.
         """
+
+    def reject(self, tokens: int) -> None:
+        """What was restored is doubtful from position `tokens` on: `hit_tokens` becomes `tokens`, and what
+        follows is to be computed, into the same pages. Raises ValueError unless `tokens` is among the
+        positions restored and not committed, and once released."""
 
     def release(self) -> None:
         """Unlock, and free the pages that the tree did not take. Idempotent. The page table is empty

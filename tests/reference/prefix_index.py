@@ -220,6 +220,11 @@ class PrefixOracle:
             "resumed_tokens": 0,
             "recomputed_tokens": 0,
             "pages_pinned": 0,
+            "pages_host": 0,
+            "pages_disk": 0,
+            "onloaded_tokens": 0,
+            "offloaded_pages": 0,
+            "dropped_pages": 0,
             "evicted_pages": self.evicted_pages,
             "committed_tokens": self.committed_tokens,
         }

@@ -1,6 +1,7 @@
 //! Module `appliance._core`: converts buffers, releases the GIL, maps errors. No logic lives here.
 
 mod attention;
+mod lease;
 mod packed;
 mod prefix_index;
 mod prompt;
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attention::register(module)?;
     module.add_class::<prefix_index::PrefixIndex>()?;
-    module.add_class::<prefix_index::Lease>()?;
+    module.add_class::<lease::Lease>()?;
     module.add_class::<prompt::Assembled>()?;
     module.add_class::<prompt::ChatPieces>()?;
     module.add(

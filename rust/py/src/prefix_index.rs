@@ -1,4 +1,4 @@
-//! Classes `PrefixIndex` and `Lease`. A lease's drop in Python is its release.
+//! Class `PrefixIndex`, and the keys of pages.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -8,7 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use appliance_core::page_keys as keys;
-use appliance_core::prefix_index::{self as core, Cause, Difference, IndexError, LeaseId, Prompt};
+use appliance_core::prefix_index::{
+    self as core, Cause, Difference, IndexError, Place, Prompt, Tier,
+};
 use pyo3::exceptions::{
     PyAssertionError, PyLookupError, PyOverflowError, PyRuntimeError, PyValueError,
 };
@@ -16,17 +18,18 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::lease::Lease;
 use crate::packed::{pack, unpack};
 
-type Shared = Arc<Mutex<core::PrefixIndex>>;
+pub type Shared = Arc<Mutex<core::PrefixIndex>>;
 
 /// The index for one call. No call runs Python code while it holds it, so the GIL may be held.
-fn lock(shared: &Shared) -> PyResult<MutexGuard<'_, core::PrefixIndex>> {
+pub fn lock(shared: &Shared) -> PyResult<MutexGuard<'_, core::PrefixIndex>> {
     let broken = |_| PyRuntimeError::new_err("the prefix index failed before and is not trusted");
     shared.lock().map_err(broken)
 }
 
-fn raised(error: IndexError) -> PyErr {
+pub fn raised(error: IndexError) -> PyErr {
     match error {
         IndexError::UnknownNode => PyLookupError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
@@ -34,7 +37,7 @@ fn raised(error: IndexError) -> PyErr {
 }
 
 /// A count; one that is negative or does not fit is a wrong value, not an overflow.
-fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
     number.extract().map_err(|error: PyErr| {
         if error.is_instance_of::<PyOverflowError>(number.py()) {
             PyValueError::new_err(format!("{number} is not a count"))
@@ -43,6 +46,36 @@ fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
         }
     })
 }
+
+/// A number of slots.
+fn slots(number: &Bound<'_, PyAny>) -> PyResult<u32> {
+    let wrong = |_| PyValueError::new_err("a tier has fewer than 2**32 slots");
+    u32::try_from(count(number)?).map_err(wrong)
+}
+
+/// `None`: no keyword was given.
+fn optional_slots(number: Option<&Bound<'_, PyAny>>) -> PyResult<u32> {
+    number.map_or(Ok(0), slots)
+}
+
+fn tier(name: &str) -> PyResult<Tier> {
+    match name {
+        "host" => Ok(Tier::Host),
+        "disk" => Ok(Tier::Disk),
+        _ => Err(PyValueError::new_err(format!("{name:?} is no tier"))),
+    }
+}
+
+fn named(place: Place) -> (&'static str, u32) {
+    match place {
+        Place::Device(page) => ("device", page),
+        Place::Host(slot) => ("host", slot),
+        Place::Disk(slot) => ("disk", slot),
+    }
+}
+
+/// (place, number, place, number, key)
+type Moved<'py> = (&'static str, u32, &'static str, u32, Bound<'py, PyBytes>);
 
 fn counted<'a>(
     stretches: &'a [(PyBackedBytes, Bound<'_, PyAny>)],
@@ -95,23 +128,31 @@ impl PrefixIndex {
 #[pymethods]
 impl PrefixIndex {
     #[new]
-    #[pyo3(signature = (*, page_size, pages, pin_pages_max=0))]
+    #[pyo3(
+        signature = (*, page_size, pages, pin_pages_max=0, host_slots=None, disk_slots=None),
+        text_signature = "(*, page_size, pages, pin_pages_max=0, host_slots=0, disk_slots=0)"
+    )]
     fn new(
         page_size: &Bound<'_, PyAny>,
         pages: &Bound<'_, PyAny>,
         pin_pages_max: usize,
+        host_slots: Option<&Bound<'_, PyAny>>,
+        disk_slots: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let tiers = (optional_slots(host_slots)?, optional_slots(disk_slots)?);
         let index = core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(raised)?;
-        Ok(Self::of(index.with_pins(pin_pages_max)))
+        let index = index.with_pins(pin_pages_max).with_tiers(tiers.0, tiers.1);
+        Ok(Self::of(index))
     }
 
     #[pyo3(
         signature = (
             token_ids, stretches, reserve_tokens, *,
-            after=None, conversation=b"".as_slice(), priority=0, resumes=false
+            after=None, conversation=b"".as_slice(), priority=0, resumes=false,
+            onload_tokens_min=None
         ),
         text_signature = "($self, token_ids, stretches, reserve_tokens, *, after=None, \
-            conversation=b'', priority=0, resumes=False)"
+            conversation=b'', priority=0, resumes=False, onload_tokens_min=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
     fn admit(
@@ -123,6 +164,7 @@ impl PrefixIndex {
         conversation: &[u8],
         priority: u8,
         resumes: bool,
+        onload_tokens_min: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Option<Lease>> {
         let token_ids = unpack("token_ids", token_ids)?;
         let stretches = counted(&stretches)?;
@@ -133,19 +175,24 @@ impl PrefixIndex {
             conversation,
             priority,
             resumes,
+            onload_tokens_min: onload_tokens_min.as_ref().map(count).transpose()?,
         };
         let reserve_tokens = count(reserve_tokens)?;
         let mut index = lock(&self.shared)?;
         let admitted = index.admit(&prompt, reserve_tokens).map_err(raised)?;
         Ok(admitted.and_then(|id| {
             let lease = index.lease(id)?;
-            Some(Lease {
-                shared: Arc::clone(&self.shared),
-                id,
-                hit_tokens: lease.hit_tokens(),
-                prompt_tokens: lease.prompt_tokens(),
-            })
+            Some(Lease::new(&self.shared, id, lease))
         }))
+    }
+
+    fn take_moves<'py>(&self, py: Python<'py>) -> PyResult<Vec<Moved<'py>>> {
+        let moves = lock(&self.shared)?.take_moves();
+        let tuples = moves.into_iter().map(|one| {
+            let (from, to) = (named(one.from), named(one.to));
+            (from.0, from.1, to.0, to.1, PyBytes::new(py, &one.key))
+        });
+        Ok(tuples.collect())
     }
 
     fn node_tokens(&self, node: u64) -> PyResult<Option<usize>> {
@@ -190,8 +237,40 @@ impl PrefixIndex {
         Ok(PyBytes::new(py, &bytes))
     }
 
+    fn dump_tier<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        fingerprint: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let tier = tier(name)?;
+        let bytes = py.detach(|| PyResult::Ok(lock(&self.shared)?.dump_tier(tier, fingerprint)))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn load_tier(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        dump: &[u8],
+        fingerprint: &[u8],
+    ) -> PyResult<()> {
+        let tier = tier(name)?;
+        py.detach(|| {
+            let loaded = lock(&self.shared)?.load_tier(tier, dump, fingerprint);
+            loaded.map_err(|error| PyValueError::new_err(error.to_string()))
+        })
+    }
+
     #[staticmethod]
-    #[pyo3(signature = (dump, fingerprint, *, page_size, pages, pin_pages_max=0))]
+    #[pyo3(
+        signature = (
+            dump, fingerprint, *, page_size, pages, pin_pages_max=0, host_slots=None, disk_slots=None
+        ),
+        text_signature = "(dump, fingerprint, *, page_size, pages, pin_pages_max=0, host_slots=0, \
+            disk_slots=0)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
     fn load(
         py: Python<'_>,
         dump: &[u8],
@@ -199,11 +278,15 @@ impl PrefixIndex {
         page_size: &Bound<'_, PyAny>,
         pages: &Bound<'_, PyAny>,
         pin_pages_max: usize,
+        host_slots: Option<&Bound<'_, PyAny>>,
+        disk_slots: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let tiers = (optional_slots(host_slots)?, optional_slots(disk_slots)?);
         let (page_size, pages) = (count(page_size)?, count(pages)?);
         let loaded = py.detach(|| core::PrefixIndex::load(dump, fingerprint, page_size, pages));
         let loaded = loaded.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self::of(loaded.with_pins(pin_pages_max)))
+        let loaded = loaded.with_pins(pin_pages_max).with_tiers(tiers.0, tiers.1);
+        Ok(Self::of(loaded))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -217,10 +300,15 @@ impl PrefixIndex {
         dict.set_item("nodes", stats.nodes)?;
         dict.set_item("tips", stats.tips)?;
         dict.set_item("pages_pinned", stats.pages_pinned)?;
+        dict.set_item("pages_host", stats.pages_host)?;
+        dict.set_item("pages_disk", stats.pages_disk)?;
         dict.set_item("hit_tokens", stats.hit_tokens)?;
         dict.set_item("miss_tokens", stats.miss_tokens)?;
         dict.set_item("resumed_tokens", stats.resumed_tokens)?;
         dict.set_item("recomputed_tokens", stats.recomputed_tokens)?;
+        dict.set_item("onloaded_tokens", stats.onloaded_tokens)?;
+        dict.set_item("offloaded_pages", stats.offloaded_pages)?;
+        dict.set_item("dropped_pages", stats.dropped_pages)?;
         dict.set_item("evicted_pages", stats.evicted_pages)?;
         dict.set_item("committed_tokens", stats.committed_tokens)?;
         Ok(dict)
@@ -234,95 +322,5 @@ impl PrefixIndex {
 
     fn clear(&self) -> PyResult<usize> {
         Ok(lock(&self.shared)?.clear())
-    }
-}
-
-#[pyclass(frozen, module = "appliance._core")]
-pub struct Lease {
-    shared: Shared,
-    id: LeaseId,
-    hit_tokens: usize,
-    prompt_tokens: usize,
-}
-
-#[pymethods]
-impl Lease {
-    #[getter]
-    fn hit_tokens(&self) -> usize {
-        self.hit_tokens
-    }
-
-    #[getter]
-    fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
-    }
-
-    #[getter]
-    fn tokens(&self) -> PyResult<usize> {
-        let index = lock(&self.shared)?;
-        Ok(index.lease(self.id).map_or(0, core::Lease::tokens))
-    }
-
-    #[getter]
-    fn node(&self) -> u64 {
-        self.id.number()
-    }
-
-    #[getter]
-    fn copy(&self) -> PyResult<Option<(u32, u32, usize)>> {
-        let index = lock(&self.shared)?;
-        let copy = index.lease(self.id).and_then(core::Lease::copy);
-        Ok(copy.map(|copy| (copy.source_page, copy.target_page, copy.rows)))
-    }
-
-    #[getter]
-    fn page_table<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let index = lock(&self.shared)?;
-        let table = index.lease(self.id).map(core::Lease::page_table);
-        pack(py, table.unwrap_or_default())
-    }
-
-    #[getter]
-    fn tokens_reserved(&self) -> PyResult<usize> {
-        let index = lock(&self.shared)?;
-        let lease = index.lease(self.id);
-        Ok(lease.map_or(0, core::Lease::tokens_reserved))
-    }
-
-    fn grow(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let tokens = count(tokens)?;
-        let mut index = lock(&self.shared)?;
-        index.grow(self.id, tokens).map_err(raised)
-    }
-
-    fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let token_ids = lock(&self.shared)?.token_ids(self.id).map_err(raised)?;
-        pack(py, &token_ids)
-    }
-
-    fn append(&self, token_ids: &[u8]) -> PyResult<()> {
-        let token_ids = unpack("token_ids", token_ids)?;
-        let mut index = lock(&self.shared)?;
-        index.append(self.id, &token_ids).map_err(raised)
-    }
-
-    fn commit(&self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
-        let tokens = count(tokens)?;
-        let mut index = lock(&self.shared)?;
-        index.commit(self.id, tokens).map_err(raised)
-    }
-
-    fn release(&self) -> PyResult<()> {
-        lock(&self.shared)?.release(self.id);
-        Ok(())
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // An index that failed before is not worth a panic in a destructor.
-        if let Ok(mut index) = self.shared.lock() {
-            index.release(self.id);
-        }
     }
 }

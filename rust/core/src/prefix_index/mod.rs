@@ -254,7 +254,7 @@ impl PrefixIndex {
     pub fn stats(&self) -> Stats {
         let cached = self.tree.pages();
         let free = self.pages.free();
-        let shelf = &self.tree.shelf;
+        let lower = &self.tree.shelf;
         Stats {
             pages_total: self.pages.total(),
             pages_free: free,
@@ -264,15 +264,15 @@ impl PrefixIndex {
             nodes: self.tree.len(),
             tips: self.tree.tips.len(),
             pages_pinned: self.pins.pages(),
-            pages_host: shelf.pages(Tier::Host),
-            pages_disk: shelf.pages(Tier::Disk),
+            pages_host: lower.pages(Tier::Host),
+            pages_disk: lower.pages(Tier::Disk),
             hit_tokens: self.counters.hit_tokens,
             miss_tokens: self.counters.miss_tokens,
             resumed_tokens: self.counters.resumed_tokens,
             recomputed_tokens: self.counters.recomputed_tokens,
             onloaded_tokens: self.counters.onloaded_tokens,
-            offloaded_pages: shelf.offloaded_pages(),
-            dropped_pages: shelf.dropped_pages(),
+            offloaded_pages: lower.offloaded_pages(),
+            dropped_pages: lower.dropped_pages(),
             evicted_pages: self.counters.evicted_pages,
             committed_tokens: self.counters.committed_tokens,
         }

@@ -2,10 +2,19 @@
 
 use std::collections::HashMap;
 
+use appliance_core::page_keys::{PageKey, page_keys};
 use appliance_core::prefix_index::{Move, PageId, Place, RowCopy};
 
 use crate::model::Pair;
 use crate::shelf::{ExpectedMove, Kind, Shelf};
+
+const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
+/// The runs of a path, as the index is given them.
+pub fn stretches(path: &[Pair]) -> Vec<(&'static [u8], usize)> {
+    let runs = path.chunk_by(|left, right| left.0 == right.0);
+    runs.map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
+        .collect()
+}
 
 pub struct Contents {
     page_size: usize,
@@ -50,16 +59,11 @@ impl Contents {
     }
 
     /// Do the moves in order, against those that the model expects. What was moved away is lost where it was.
-    pub fn carry_out(
-        &mut self,
-        moves: &[Move],
-        expected: &[ExpectedMove],
-        keys: impl Fn(&[Pair]) -> [u8; 32],
-    ) {
+    pub fn carry_out(&mut self, moves: &[Move], expected: &[ExpectedMove]) {
         assert_eq!(moves.len(), expected.len(), "{moves:?} {expected:?}");
         for (one, expected) in moves.iter().zip(expected) {
             assert_eq!((kind(one.from), kind(one.to)), (expected.from, expected.to));
-            assert_eq!(one.key, keys(&expected.path));
+            assert_eq!(one.key, self.key(&expected.path));
             self.assert_page(one.from, &expected.path);
             for row in 0..self.page_size {
                 let content = self.rows.remove(&(one.from, row)).unwrap();
@@ -72,6 +76,13 @@ impl Contents {
                 self.slots.insert(expected.path.clone(), one.to);
             }
         }
+    }
+
+    /// Of the page that ends `path`.
+    fn key(&self, path: &[Pair]) -> PageKey {
+        let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
+        let keys = page_keys(&tokens, &stretches(path), self.page_size).unwrap();
+        *keys.last().unwrap()
     }
 
     /// A full page, the last of `path`.
@@ -89,10 +100,10 @@ impl Contents {
     }
 
     /// Every page of the model's shelf is in a slot of its own, with its content.
-    pub fn verify(&self, shelf: &Shelf) {
+    pub fn verify(&self, tiers: &Shelf) {
         let mut used = Vec::new();
         for tier in [Kind::Host, Kind::Disk] {
-            for page in shelf.pages(tier) {
+            for page in tiers.pages(tier) {
                 let place = self.slots[&page.path];
                 assert_eq!(kind(place), tier);
                 assert!(!used.contains(&place), "two pages in {place:?}");

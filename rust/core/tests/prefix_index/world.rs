@@ -1,13 +1,12 @@
 //! The index, its model, and simulated contents: every operation is done to all of them.
 
-use appliance_core::page_keys::page_keys;
 use appliance_core::prefix_index::{
     self, IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats,
 };
 use proptest::sample::Index;
 
 use crate::Operation;
-use crate::contents::Contents;
+use crate::contents::{Contents, stretches};
 use crate::model::{Answer, Model, Pair, Place};
 use crate::tips::Turn;
 
@@ -33,13 +32,6 @@ pub struct World {
     paths: Vec<Vec<Pair>>,
     /// Numbers of the released leases, in that order.
     released: Vec<u64>,
-}
-
-const NAMESPACES: [&[u8]; 3] = [b"public", b"tenant a", b""];
-fn stretches(path: &[Pair]) -> Vec<(&'static [u8], usize)> {
-    let runs = path.chunk_by(|left, right| left.0 == right.0);
-    runs.map(|run| (NAMESPACES[run[0].0 as usize], run.len()))
-        .collect()
 }
 
 impl World {
@@ -83,12 +75,7 @@ impl World {
     fn carry_out_moves(&mut self) {
         let moves = self.index.take_moves();
         let expected = self.model.shelf.take_moves();
-        let page_size = self.page_size;
-        self.contents.carry_out(&moves, &expected, |path| {
-            let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
-            let keys = page_keys(&tokens, &stretches(path), page_size).unwrap();
-            *keys.last().unwrap()
-        });
+        self.contents.carry_out(&moves, &expected);
     }
 
     /// `tip_tokens`: how much of the path is before the tip that the turn goes on from.

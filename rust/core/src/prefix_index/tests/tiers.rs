@@ -86,10 +86,10 @@ fn a_page_goes_from_the_device_to_host_memory_to_disk_and_away() {
 #[test]
 fn without_host_slots_a_page_goes_to_disk_and_without_slots_nowhere() {
     let mut onto_disk = index(4, 1).with_tiers(0, 1);
-    let mut nowhere = index(4, 1);
+    let mut nowhere = index(4, 2);
     for page in 0..3 {
         serve(&mut onto_disk, &[page; 4]);
-        serve(&mut nowhere, &[page; 4]);
+        serve(&mut nowhere, &[page; 8]);
     }
     let moves = onto_disk.take_moves();
     let to: Vec<Place> = moves.iter().map(|one| one.to).collect();
@@ -222,7 +222,7 @@ fn a_page_that_is_computed_again_leaves_the_shelf() {
     index.commit(lease, 12).unwrap();
     index.check().unwrap();
     release(&mut index, lease);
-    assert_eq!(found(&mut index, &tokens(12), ALWAYS), (11, 0));
+    assert_eq!(found(&mut index, &tokens(12), ALWAYS), (8, 0));
 }
 
 #[test]
@@ -352,7 +352,9 @@ fn clear_empties_every_tier() {
 
 #[test]
 fn explain_counts_what_would_be_restored() {
-    let (mut index, _) = shelved(0);
+    let mut index = index(4, 4).with_tiers(3, 0);
+    serve(&mut index, &tokens(12));
+    serve(&mut index, &[7; 16]);
     let explain = |index: &mut PrefixIndex, path: &[u32]| {
         let before = index.stats();
         let found = index.explain(path, &[(ALICE, path.len())]).unwrap();
