@@ -1,14 +1,15 @@
-//! `load` of anything: arbitrary bytes, damaged dumps, and dumps forged with a right checksum. An error, or an
+//! `load` and `load_tier` of anything: arbitrary bytes, damaged dumps, and dumps forged with a right checksum. An error, or an
 //! index that passes `check` and works; never a panic.
 
 #![no_main]
 
-use appliance_core::prefix_index::{PrefixIndex, Prompt};
+use appliance_core::prefix_index::{PrefixIndex, Prompt, Tier};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
 const PAGE_SIZE: usize = 4;
 const PAGES: usize = 16;
+const SLOTS: u32 = 12;
 const NAMES: [&[u8]; 2] = [b"public", b"tenant"];
 
 #[derive(Arbitrary, Debug)]
@@ -25,11 +26,18 @@ enum Input {
         paths: Vec<(Vec<u8>, u8)>,
         changes: Vec<Change>,
         seal: bool,
+        tier: bool,
     },
 }
 
-fn dump(paths: &[(Vec<u8>, u8)]) -> Vec<u8> {
-    let mut index = PrefixIndex::new(PAGE_SIZE, PAGES).expect("a small shape");
+fn empty() -> PrefixIndex {
+    let index = PrefixIndex::new(PAGE_SIZE, PAGES);
+    index.expect("a small shape").with_tiers(SLOTS, SLOTS)
+}
+
+/// Of the tree, or of its pages after they were evicted to host memory.
+fn dump(paths: &[(Vec<u8>, u8)], tier: bool) -> Vec<u8> {
+    let mut index = empty();
     for (path, cut) in paths.iter().take(8) {
         let token_ids: Vec<u32> = path
             .iter()
@@ -49,7 +57,18 @@ fn dump(paths: &[(Vec<u8>, u8)]) -> Vec<u8> {
             index.release(lease);
         }
     }
-    index.dump(b"fuzz")
+    if !tier {
+        return index.dump(b"fuzz");
+    }
+    let all = PAGE_SIZE * PAGES;
+    let prompt = Prompt {
+        token_ids: &vec![9; all],
+        stretches: &[(NAMES[0], all)],
+        ..Prompt::default()
+    };
+    let admitted = index.admit(&prompt, all);
+    assert!(matches!(admitted, Ok(Some(_))), "nothing is held");
+    index.dump_tier(Tier::Host, b"fuzz")
 }
 
 fn change(bytes: &mut Vec<u8>, change: &Change) {
@@ -77,8 +96,9 @@ fuzz_target!(|input: Input| {
             paths,
             changes,
             seal,
+            tier,
         } => {
-            let mut bytes = dump(&paths);
+            let mut bytes = dump(&paths, tier);
             bytes.truncate(bytes.len() - 32);
             for one in changes.iter().take(16) {
                 change(&mut bytes, one);
@@ -92,13 +112,22 @@ fuzz_target!(|input: Input| {
             bytes
         }
     };
-    let Ok(mut index) = PrefixIndex::load(&bytes, b"fuzz", PAGE_SIZE, PAGES) else {
-        return;
+    let mut index = match PrefixIndex::load(&bytes, b"fuzz", PAGE_SIZE, PAGES) {
+        Ok(index) => index,
+        Err(_) => {
+            let mut index = empty();
+            if index.load_tier(Tier::Host, &bytes, b"fuzz").is_err() {
+                assert_eq!(index.stats().pages_host, 0);
+                return;
+            }
+            index
+        }
     };
     index.check().expect("what is loaded is sound");
     let prompt = Prompt {
         token_ids: &[0, 1, 2, 0, 1],
         stretches: &[(NAMES[0], 5)],
+        onload_tokens_min: Some(0),
         ..Prompt::default()
     };
     if let Ok(Some(lease)) = index.admit(&prompt, PAGE_SIZE * PAGES) {

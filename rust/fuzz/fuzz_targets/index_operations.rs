@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use appliance_core::prefix_index::{LeaseId, PrefixIndex, Prompt};
+use appliance_core::prefix_index::{LeaseId, PrefixIndex, Prompt, Tier};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
@@ -19,6 +19,7 @@ struct Ask {
     conversation: u8,
     priority: u8,
     resumes: bool,
+    onload: Option<u8>,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -28,6 +29,8 @@ enum Operation {
     Commit { lease: u8, tokens: u8 },
     Grow { lease: u8, tokens: u8 },
     Release { lease: u8 },
+    Reject { lease: u8, tokens: u8 },
+    TakeMoves,
     Pin { lease: u8 },
     Unpin { lease: u8 },
     Explain { tokens: Vec<bool>, namespace: u8 },
@@ -39,6 +42,7 @@ enum Operation {
 struct Input {
     page_size: u8,
     pages: u8,
+    slots: (u8, u8),
     operations: Vec<Operation>,
 }
 
@@ -59,6 +63,7 @@ fn admit(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, ask: &Ask) {
         conversation: CONVERSATIONS[usize::from(ask.conversation) % 3],
         priority: ask.priority,
         resumes: ask.resumes,
+        onload_tokens_min: ask.onload.map(usize::from),
     };
     let reserve = before.unwrap_or(0) + token_ids.len() + usize::from(ask.room % 8);
     if let Ok(Some(lease)) = index.admit(&prompt, reserve) {
@@ -75,6 +80,18 @@ fn pick(leases: &[LeaseId], number: u8) -> Option<LeaseId> {
     leases
         .get(usize::from(number) % leases.len().max(1))
         .copied()
+}
+
+/// The tiers fit to the tree that was dumped with them.
+fn reload_tiers(index: &PrefixIndex, loaded: PrefixIndex) {
+    let mut loaded = loaded.with_tiers(4, 4);
+    for tier in [Tier::Host, Tier::Disk] {
+        let dump = index.dump_tier(tier, b"fuzz");
+        let taken = loaded.load_tier(tier, &dump, b"fuzz");
+        taken.expect("a tier's dump can be loaded");
+        assert_eq!(loaded.dump_tier(tier, b"fuzz"), dump);
+    }
+    loaded.check().expect("what is loaded is sound");
 }
 
 fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation) {
@@ -102,6 +119,16 @@ fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation
         Operation::Release { lease: number } => {
             let _ = lease(number).map(|id| index.release(id));
         }
+        Operation::Reject {
+            lease: number,
+            tokens,
+        } => {
+            let _ = lease(number).map(|id| index.reject(id, usize::from(*tokens)));
+        }
+        Operation::TakeMoves => {
+            let moves = index.take_moves();
+            assert!(moves.iter().all(|one| one.from != one.to));
+        }
         Operation::Pin { lease: number } => {
             let _ = lease(number).map(|id| index.pin(id.number()));
         }
@@ -127,6 +154,7 @@ fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation
                 // Redundant pages, which only a lease's lock keeps, are not dumped.
                 let is_held = leases.iter().any(|&id| index.lease(id).is_some());
                 assert!(cached == stats.pages_cached || is_held && cached < stats.pages_cached);
+                reload_tiers(index, loaded);
             }
         }
         Operation::Clear => {
@@ -140,7 +168,8 @@ fuzz_target!(|input: Input| {
     let index = PrefixIndex::new(page_size.into(), pages.into());
     let mut index = index
         .expect("a small shape")
-        .with_pins(usize::from(pages / 2));
+        .with_pins(usize::from(pages / 2))
+        .with_tiers(u32::from(input.slots.0 % 5), u32::from(input.slots.1 % 5));
     let mut leases = Vec::new();
     for operation in input.operations.iter().take(200) {
         run(&mut index, &mut leases, operation);
