@@ -249,8 +249,8 @@ class PrefixIndex:
 
         `priority` (0 to 255): one step keeps the pages as long as 4,096 later uses would. `resumes`: a
         preempted sequence goes on; what it finds and lacks is counted apart. `onload_tokens_min`: full
-        pages in lower tiers that follow the device's in a row are restored, into pages of the lease's own,
-        if they are at least so many tokens; None for never. They count as hit; see `take_moves`.
+        pages in lower tiers that follow the device's in a row are restored, into pages of the lease's
+        own, if they are at least so many tokens; None for never. They count as hit; see `take_moves`.
 
         Raises LookupError when `after` is not known (any more), and ValueError on malformed input or
         when `reserve_tokens` is more than the whole device has.
@@ -262,9 +262,9 @@ class PrefixIndex:
 
         To be taken after each of these calls and carried out in this order, before a row is written into
         a page that the call gave (`Lease.copy` included) and before later moves. Copies may be
-        asynchronous as long as whatever reads or writes one of the places later is ordered after them. The
-        key, 32 bytes, is the tag to keep with a slot's content and to compare when it is read back: a
-        page with another is given to `Lease.reject`. Without slots there are none.
+        asynchronous as long as whatever reads or writes one of the places later is ordered after them.
+        The key, 32 bytes, is the tag to keep with a slot's content and to compare when it is read back:
+        a page with another is given to `Lease.reject`. Without slots there are none.
         """
 
     def node_tokens(self, node: int) -> int | None:
@@ -316,8 +316,8 @@ class PrefixIndex:
     def load_tier(self, name: Literal["host", "disk"], dump: bytes, fingerprint: bytes) -> None:
         """Fill an empty tier, of the same page_size and at least the slots in use.
 
-        Raises ValueError, with the reason and nothing changed: the tier has pages, or the dump is damaged,
-        of something else, or has a page that is already on the device or in the other tier."""
+        Raises ValueError, with the reason and nothing changed: the tier has pages, or the dump is
+        damaged, of something else, or has a page that is already on the device or in the other tier."""
 
     def stats(self) -> dict[str, int]:
         """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, pages_pinned, pages_host,
@@ -326,12 +326,12 @@ class PrefixIndex:
         committed_tokens."""
 
     def check(self) -> None:
-        """Prove that every page is in exactly one place, slots included; raises AssertionError with what is
-        wrong."""
+        """Prove that every page is in exactly one place, slots included; raises AssertionError with what
+        is wrong."""
 
     def clear(self) -> int:
-        """Drop every cached page that no lease locks, and all of the lower tiers; returns how many pages of
-        the device became free."""
+        """Drop every cached page that no lease locks, and all of the lower tiers; returns how many pages
+        of the device became free."""
 
 @final
 class Lease:
@@ -343,7 +343,7 @@ class Lease:
 
     @property
     def onloaded_tokens(self) -> int:
-        """The last of the hit tokens, as many as this, are restored by moves into pages of the lease's own.
+        """The last of the hit tokens, as many as this, are restored by moves, into the lease's own pages.
 
         Like computed ones they are cached by a commit, and gone when the lease is released before: commit
         `hit_tokens` as soon as they are known to be right."""
@@ -395,9 +395,9 @@ class Lease:
         """
 
     def reject(self, tokens: int) -> None:
-        """What was restored is doubtful from position `tokens` on: `hit_tokens` becomes `tokens`, and what
-        follows is to be computed, into the same pages. Raises ValueError unless `tokens` is among the
-        positions restored and not committed, and once released."""
+        """What was restored is doubtful from position `tokens` on: `hit_tokens` becomes `tokens`, and
+        what follows is to be computed, into the same pages. Raises ValueError unless `tokens` is among
+        the positions restored and not committed, and once released."""
 
     def release(self) -> None:
         """Unlock, and free the pages that the tree did not take. Idempotent. The page table is empty

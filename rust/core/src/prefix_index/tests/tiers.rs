@@ -165,16 +165,15 @@ fn a_hole_ends_the_run() {
 
 #[test]
 fn equal_tokens_under_another_namespace_are_not_restored() {
-    let (mut index, _) = shelved(0);
     for stretches in [
         &[(BOB, 12)][..],
         &[(PUBLIC, 12)],
         &[(BOB, 1), (ALICE, 11)],
         &[(ALICE, 3), (BOB, 9)],
     ] {
+        let (mut index, _) = shelved(0);
         let lease = onload(&mut index, &tokens(12), stretches, ALWAYS).unwrap();
         assert_eq!(hit(&index, lease), 0);
-        release(&mut index, lease);
     }
     let (mut index, _) = shelved(0);
     let stretches = [(ALICE, 4), (BOB, 8)];
@@ -213,14 +212,14 @@ fn a_refused_admission_changes_nothing() {
 
 #[test]
 fn a_page_that_is_computed_again_leaves_the_shelf() {
-    let (mut index, _) = shelved(0);
+    let (mut index, _) = shelved(3);
     let lease = onload(&mut index, &tokens(12), &[(ALICE, 12)], None).unwrap();
-    assert_eq!(index.stats().pages_host, 3);
-    index.commit(lease, 4).unwrap();
-    index.check().unwrap();
-    assert!(!index.tree.shelf.contains(&keys(&tokens(4))[0]));
-    index.commit(lease, 12).unwrap();
-    index.check().unwrap();
+    for pages_on_disk in (0..=3).rev() {
+        index.commit(lease, 4 * (3 - pages_on_disk)).unwrap();
+        index.check().unwrap();
+        let stats = index.stats();
+        assert_eq!((stats.pages_host, stats.pages_disk), (3, pages_on_disk));
+    }
     release(&mut index, lease);
     assert_eq!(found(&mut index, &tokens(12), ALWAYS), (8, 0));
 }
