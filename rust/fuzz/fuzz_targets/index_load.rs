@@ -1,5 +1,5 @@
-//! `load` and `load_tier` of anything: arbitrary bytes, damaged dumps, and dumps forged with a right checksum. An error, or an
-//! index that passes `check` and works; never a panic.
+//! `load` and `load_tier` of anything: arbitrary bytes, damaged dumps, and dumps forged with a right checksum.
+//! An error, or an index that passes `check` and works; never a panic.
 
 #![no_main]
 

@@ -64,11 +64,11 @@ impl PrefixIndex {
     /// Match, lock and reserve.
     ///
     /// Finds the longest cached prefix of all but the last token, locks it, and takes pages for
-    /// `reserve_tokens` positions in all. A page that matches in part is continued in place if the match
-    /// is all of it and no other lease writes in it; else its rows are copied. Full pages that follow the device's in a
-    /// row on the shelf are restored, into pages of the lease's own, if the prompt asks for it; they count as found.
-    /// `None`, and no change, when the pages cannot be had. From a tip, nothing of what is before it is walked over
-    /// or compared.
+    /// `reserve_tokens` positions in all. A page that matches in part is continued in place if the match is all
+    /// of it and no other lease writes in it; else its rows are copied. Full pages that follow the device's in
+    /// a row on the shelf are restored, into pages of the lease's own, if the prompt asks for it; they count as
+    /// found. `None`, and no change, when the pages cannot be had. From a tip, nothing of what is before it is
+    /// walked over or compared.
     pub fn admit(
         &mut self,
         prompt: &Prompt<'_>,
@@ -221,8 +221,8 @@ impl PrefixIndex {
     /// a reservation must not evict its own prefix.
     ///
     /// Sharing a page never costs room, nor does going on in one, but a copy keeps its source besides the
-    /// target. When that one page is what is missing, the rows are computed again instead. A `run` to restore takes the
-    /// place of a partial match, unless going on in that page is what there is room for.
+    /// target. When that one page is what is missing, the rows are computed again instead. A `run` to restore
+    /// takes the place of a partial match, unless going on in that page is what there is room for.
     fn lock_and_take(
         &mut self,
         matched: Matched,

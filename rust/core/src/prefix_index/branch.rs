@@ -122,8 +122,8 @@ impl Tree {
         Some(self.add_child(parent, start, run, 0..run.len(), pages))
     }
 
-    /// Write the tokens of a node's positions from `known` on, and the keys of the pages that become full. They are on
-    /// the device now, so not on the shelf any more.
+    /// Write the tokens of a node's positions from `known` on, and the keys of the pages that become full. They
+    /// are on the device now, so not on the shelf any more.
     fn fill(&mut self, id: NodeId, known: usize, tokens: &[u32]) {
         let page_size = self.page_size;
         let node = self.nodes.get(id.0);

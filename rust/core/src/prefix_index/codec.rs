@@ -1,5 +1,5 @@
-//! Numbers and byte strings of a dump, between its magic and its checksum. Owns lengths and limits; knows nothing of what
-//! they mean.
+//! Numbers and byte strings of a dump, between its magic and its checksum. Owns lengths and limits; knows
+//! nothing of what they mean.
 
 use super::dump::LoadError;
 

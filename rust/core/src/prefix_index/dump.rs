@@ -1,5 +1,5 @@
-//! Dump and load: the tree as bytes, for a restart that the device's pages survive. Owns the format; never reads or writes a
-//! file or a page. Lower tiers have dumps of their own (`tier_dump`).
+//! Dump and load: the tree as bytes, for a restart that the device's pages survive. Owns the format; never
+//! reads or writes a file or a page. Lower tiers have dumps of their own (`tier_dump`).
 //!
 //! All numbers little-endian. Header: magic, version u32, page_size u32, pages u64, fingerprint (u32 length,
 //! bytes), touches u64. Then namespaces: count u32, each u32 length and bytes. Then nodes, parents before

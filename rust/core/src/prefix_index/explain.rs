@@ -45,8 +45,8 @@ pub struct Explanation {
 }
 
 impl PrefixIndex {
-    /// What an admission of all of a prompt would find, and why not more. `stretches` as there. Assumes that it restores
-    /// what there is on the shelf, however little: pages in lower tiers count as hits.
+    /// What an admission of all of a prompt would find, and why not more. `stretches` as there. Assumes that it
+    /// restores what there is on the shelf, however little: pages in lower tiers count as hits.
     ///
     /// A tenant's own text and public text may be shown to it. Of other tenants' text not even that it exists
     /// can be told from the answer: it explains as cold.

@@ -73,8 +73,9 @@ impl Lease {
         self.hit_tokens
     }
 
-    /// The last of the hit tokens, as many as this, are restored by moves. Like computed ones they are the lease's own
-    /// until a commit, and gone if it is released before: commit `hit_tokens` as soon as they are known to be right.
+    /// The last of the hit tokens, as many as this, are restored by moves. Like computed ones they are the
+    /// lease's own until a commit, and gone if it is released before: commit `hit_tokens` as soon as they are
+    /// known to be right.
     pub fn onloaded_tokens(&self) -> usize {
         self.onloaded_tokens
     }

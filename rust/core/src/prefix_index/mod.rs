@@ -8,9 +8,9 @@
 //!   the page table of a lease never changes under it, except that `grow` adds pages.
 //! * [`PrefixIndex::release`] gives everything back and leaves a *tip*, named by the lease's number. The next
 //!   turn is admitted after it: its cost is that of the new tokens, whatever is before them.
-//! * With [`PrefixIndex::with_tiers`], full pages that are evicted keep a slot in host memory or on disk, and an admission
-//!   may restore them. The tree knows device pages only; beside it stands the shelf. [`PrefixIndex::take_moves`] says
-//!   what the caller has to copy, and when.
+//! * With [`PrefixIndex::with_tiers`], full pages that are evicted keep a slot in host memory or on disk, and an
+//!   admission may restore them. The tree knows device pages only; beside it stands the shelf.
+//!   [`PrefixIndex::take_moves`] says what the caller has to copy, and when.
 
 mod admit;
 mod borders;

@@ -51,13 +51,14 @@ pub struct Move {
 impl PrefixIndex {
     /// The moves decided since the last call, in order. Only `admit` and `grow` decide any.
     ///
-    /// The contract: the caller takes the moves after an `admit` or `grow` and carries them out in this order, before
-    /// a row is written into a page that the call gave (a lease's `copy` is such a write) and before the moves of a later
-    /// call. Carried out may mean enqueued: copies may be asynchronous as long as whatever reads or writes
-    /// one of the places later, computing included, is ordered after them. A `from` on the device is a page whose rows
-    /// all were committed; a `to` on the device is a page of the lease just admitted, whose rows are there once
-    /// the move is done. A later move may use again what an earlier one left, and an earlier one may write to a
-    /// slot that no entry has any more: to carry it out is harmless, to change the order is not.
+    /// The contract: the caller takes the moves after an `admit` or `grow` and carries them out in this order,
+    /// before a row is written into a page that the call gave (a lease's `copy` is such a write) and before the
+    /// moves of a later call. Carried out may mean enqueued: copies may be asynchronous as long as whatever
+    /// reads or writes one of the places later, computing included, is ordered after them. A `from` on the
+    /// device is a page whose rows all were committed; a `to` on the device is a page of the lease just
+    /// admitted, whose rows are there once the move is done. A later move may use again what an earlier one
+    /// left, and an earlier one may write to a slot that no entry has any more: to carry it out is harmless, to
+    /// change the order is not.
     pub fn take_moves(&mut self) -> Vec<Move> {
         self.tree.shelf.take_moves()
     }

@@ -1,5 +1,5 @@
-//! Onload: pages of the shelf come back to the device by an admission. Owns which ones, and what becomes of a doubtful
-//! one; the shelf owns where they are.
+//! Onload: pages of the shelf come back to the device by an admission. Owns which ones, and what becomes of a
+//! doubtful one; the shelf owns where they are.
 
 use crate::page_keys::PageKey;
 
@@ -13,8 +13,8 @@ use super::tree::{Position, Tree};
 use super::{IndexError, PrefixIndex};
 
 impl PrefixIndex {
-    /// Keep evicted pages in slots of lower tiers: so many in host memory, so many on disk. Before the first use; without
-    /// slots an evicted page is gone, as it is before this call.
+    /// Keep evicted pages in slots of lower tiers: so many in host memory, so many on disk. Before the first
+    /// use; without slots an evicted page is gone, as it is before this call.
     #[must_use]
     pub fn with_tiers(mut self, host_slots: u32, disk_slots: u32) -> Self {
         self.tree.shelf = Shelf::new(host_slots, disk_slots);
@@ -41,8 +41,8 @@ impl PrefixIndex {
         run
     }
 
-    /// Lock the match, take `missing` pages, and restore a run, which is not empty, into the first of them. `None`, and
-    /// no change, when there is no room.
+    /// Lock the match, take `missing` pages, and restore a run, which is not empty, into the first of them.
+    /// `None`, and no change, when there is no room.
     pub(super) fn take_and_restore(
         &mut self,
         at: Position,
@@ -69,8 +69,8 @@ impl PrefixIndex {
         })
     }
 
-    /// What was restored is not to be trusted from position `tokens` on: the lease's hit ends there, and what follows is
-    /// to be computed, into the same pages.
+    /// What was restored is not to be trusted from position `tokens` on: the lease's hit ends there, and what
+    /// follows is to be computed, into the same pages.
     ///
     /// An error for positions that were not restored for this lease, or that a commit told the tree of.
     pub fn reject(&mut self, id: LeaseId, tokens: usize) -> Result<(), IndexError> {
@@ -104,8 +104,8 @@ impl PrefixIndex {
 }
 
 impl Tree {
-    /// The keys of pages on the shelf that follow each other on `path`, from its position `from` on; `table`: the pages
-    /// before, of the tree. Of the path at least one token remains. O(pages found), one key more.
+    /// The keys of pages on the shelf that follow each other on `path`, from its position `from` on; `table`:
+    /// the pages before, of the tree. Of the path at least one token remains. O(pages found), one key more.
     pub(super) fn shelved(&self, table: &[PageId], path: &Run<'_>, from: usize) -> Vec<PageKey> {
         let mut run = Vec::new();
         if self.shelf.is_empty() {

@@ -1,12 +1,13 @@
-//! The shelf: full pages that were evicted from the device and are kept in lower tiers. Owns which slot has which page, the
-//! order in which a tier gives its pages up, and the moves that the caller has to carry out; never sees a content.
+//! The shelf: full pages that were evicted from the device and are kept in lower tiers. Owns which slot has
+//! which page, the order in which a tier gives its pages up, and the moves that the caller has to carry out;
+//! never sees a content.
 //!
 //! A page on the shelf is known by its key alone. The key is a BLAKE3 chain over the namespaces and tokens from
 //! position 0 on, framed so that different paths are different messages (`page_keys`): equal keys are equal
-//! paths, as far as anything that is 256 bits long can say so, and who can compute a key can name all tokens under
-//! their namespaces. So tokens are not kept here again. That a slot really holds what the shelf says is the
-//! business of the slots' owner: it stores the key as a tag with the content, and calls `PrefixIndex::reject` when a
-//! page that it reads back has another.
+//! paths, as far as anything that is 256 bits long can say so, and who can compute a key can name all tokens
+//! under their namespaces. So tokens are not kept here again. That a slot really holds what the shelf says is
+//! the business of the slots' owner: it stores the key as a tag with the content, and calls
+//! `PrefixIndex::reject` when a page that it reads back has another.
 //!
 //! Pages of a conversation are evicted from its end, so the oldest page of a tier, which goes first, is never one
 //! that newer ones need before them.
@@ -180,8 +181,8 @@ impl Shelf {
         Some(entry)
     }
 
-    /// Take pages out, which are there, to restore them. Their slots are free only after `restore`: what is evicted to
-    /// make room for them must not be moved over them.
+    /// Take pages out, which are there, to restore them. Their slots are free only after `restore`: what is
+    /// evicted to make room for them must not be moved over them.
     pub(super) fn take_out(&mut self, keys: &[PageKey]) -> Vec<Held> {
         let held = keys.iter().map(|key| {
             let Entry { tier, slot, .. } = self.remove(key).expect("a page on the shelf");

@@ -1,9 +1,10 @@
-//! Dump and load of a tier: which slots have which pages, as bytes, for a restart that the tier's contents survive. Owns
-//! the format; the tree's is another (`dump`), so that each place is loaded exactly when what is in it was kept.
+//! Dump and load of a tier: which slots have which pages, as bytes, for a restart that the tier's contents
+//! survive. Owns the format; the tree's is another (`dump`), so that each place is loaded exactly when what is
+//! in it was kept.
 //!
 //! All numbers little-endian. Header: magic, version u32, page_size u32, tier u32 (0 host, 1 disk), fingerprint
-//! (u32 length, bytes). Then pages, those that go first first: count u32, each with key (32 bytes) and slot u32. At
-//! the end BLAKE3 of all before it.
+//! (u32 length, bytes). Then pages, those that go first first: count u32, each with key (32 bytes) and slot
+//! u32. At the end BLAKE3 of all before it.
 
 use std::collections::HashSet;
 
@@ -34,8 +35,8 @@ impl PrefixIndex {
         out.seal()
     }
 
-    /// Take back a tier as it was dumped, into the same tier of an index that has nothing in it. It may have got more
-    /// slots, not fewer.
+    /// Take back a tier as it was dumped, into the same tier of an index that has nothing in it. It may have
+    /// got more slots, not fewer.
     ///
     /// On an error the index is unchanged: a damaged dump, one of something else, one that has a page that is
     /// already here. A dump older than the slots' contents does no harm where the tags are compared.

@@ -1,4 +1,5 @@
-//! Simulated contents: each row of each place holds the path it was computed from. Moves and copies are carried out here.
+//! Simulated contents: each row of each place holds the path it was computed from. Moves and copies are carried
+//! out here.
 
 use std::collections::HashMap;
 

@@ -10,6 +10,7 @@ mod contents;
 mod model;
 mod shelf;
 mod tips;
+mod verify;
 mod world;
 
 use proptest::prelude::*;
@@ -28,6 +29,13 @@ enum Operation {
         earlier: Option<(prop::sample::Index, prop::sample::Index)>,
         new: Vec<Pair>,
         room: usize,
+        turn: AnyTurn,
+    },
+    /// A whole turn at once: fills the tree, and makes it evict. Tokens are a late path's, or go on from a cut of it.
+    Serve {
+        back: usize,
+        cut: Option<prop::sample::Index>,
+        new: Vec<Pair>,
         turn: AnyTurn,
     },
     /// Tokens go on from a released lease, the latest ones more often.
@@ -81,6 +89,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         5 => (earlier, pairs(), 0_usize..6, turn())
             .prop_map(|(earlier, new, room, turn)| Operation::Admit { earlier, new, room, turn }),
+        16 => (0_usize..12, prop::option::weighted(0.4, lease()), pairs(), turn())
+            .prop_map(|(back, cut, new, turn)| Operation::Serve { back, cut, new, turn }),
         4 => (back(), pairs(), 0_usize..6, turn())
             .prop_map(|(back, new, room, turn)| Operation::Continue { back, new, room, turn }),
         1 => back().prop_map(|back| Operation::Pin { back }),

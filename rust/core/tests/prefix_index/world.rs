@@ -1,37 +1,35 @@
 //! The index, its model, and simulated contents: every operation is done to all of them.
 
-use appliance_core::prefix_index::{
-    self, IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy, Stats,
-};
+use appliance_core::prefix_index::{IndexError, LeaseId, PageId, PrefixIndex, Prompt, RowCopy};
 use proptest::sample::Index;
 
 use crate::Operation;
 use crate::contents::{Contents, stretches};
-use crate::model::{Answer, Model, Pair, Place};
+use crate::model::{Answer, Model, Pair};
 use crate::tips::Turn;
 
 /// A running sequence, as an engine has it.
-struct Sequence {
-    lease: LeaseId,
-    path: Vec<Pair>,
+pub struct Sequence {
+    pub lease: LeaseId,
+    pub path: Vec<Pair>,
     /// Leading tokens whose rows are written.
-    computed: usize,
+    pub computed: usize,
     /// Not done before the first write: the source has to stay as it is until then.
-    copy: Option<RowCopy>,
+    pub copy: Option<RowCopy>,
 }
 
 /// See the module.
 pub struct World {
-    page_size: usize,
-    namespaces: u8,
-    alphabet: u32,
-    index: PrefixIndex,
-    model: Model,
-    sequences: Vec<Option<Sequence>>,
-    contents: Contents,
-    paths: Vec<Vec<Pair>>,
+    pub page_size: usize,
+    pub namespaces: u8,
+    pub alphabet: u32,
+    pub index: PrefixIndex,
+    pub model: Model,
+    pub sequences: Vec<Option<Sequence>>,
+    pub contents: Contents,
+    pub paths: Vec<Vec<Pair>>,
     /// Numbers of the released leases, in that order.
-    released: Vec<u64>,
+    pub released: Vec<u64>,
 }
 
 impl World {
@@ -127,6 +125,26 @@ impl World {
             computed: answer.hit_tokens,
             copy: answer.copy,
         }));
+    }
+
+    /// From the admission to the release, if it is not refused.
+    fn serve(&mut self, back: usize, cut: Option<Index>, new: Vec<Pair>, turn: Turn) {
+        let earlier = self.paths.iter().rev().nth(back);
+        let mut path = earlier.cloned().unwrap_or_default();
+        path.truncate(cut.map_or(path.len(), |cut| cut.index(path.len() + 1)));
+        // Of some paths more is asked than the device has.
+        path.truncate(self.index.stats().pages_total * self.page_size);
+        if cut.is_some() || path.is_empty() {
+            path.extend(self.in_world(new));
+        }
+        let number = self.sequences.len();
+        self.admit(path, 0, turn, 0);
+        if let Some(Some(sequence)) = self.sequences.get(number) {
+            let missing = vec![0; sequence.path.len() - sequence.computed];
+            self.compute(number, &missing);
+            self.commit(number, 0);
+            self.release(number);
+        }
     }
 
     fn go_on(&mut self, back: usize, new: Vec<Pair>, room: usize, turn: Turn) {
@@ -242,7 +260,7 @@ impl World {
         }
     }
 
-    fn release(&mut self, number: usize) {
+    pub fn release(&mut self, number: usize) {
         if let Some(sequence) = self.sequences[number].take() {
             self.index.release(sequence.lease);
             self.index.release(sequence.lease);
@@ -278,6 +296,12 @@ impl World {
                 path.extend(self.in_world(new));
                 self.admit(path, room, Turn::of(turn), 0);
             }
+            Operation::Serve {
+                back,
+                cut,
+                new,
+                turn,
+            } => self.serve(back, cut, new, Turn::of(turn)),
             Operation::Continue {
                 back,
                 new,
@@ -320,72 +344,5 @@ impl World {
             }
             Operation::Clear => assert_eq!(self.index.clear(), self.model.clear()),
         }
-    }
-
-    /// The accounting, the model, and the contents of every row that somebody may read.
-    pub fn verify(&self) {
-        self.index.check().unwrap();
-        let stats = self.index.stats();
-        assert!(stats.nodes <= stats.pages_cached);
-        assert_eq!(Stats { nodes: 0, ..stats }, self.model.stats());
-        self.contents.verify(&self.model.shelf);
-        for &number in &self.released {
-            let known = self.model.tip(number).map(<[Pair]>::len);
-            assert_eq!(self.index.node_tokens(number), known, "tip {number}");
-        }
-        for entry in &self.model.entries {
-            let start = (entry.path.len() - 1) / self.page_size * self.page_size;
-            for position in start..entry.path.len() {
-                self.assert_content(entry.page, &entry.path[..=position]);
-            }
-        }
-        for (number, sequence) in self.sequences.iter().enumerate() {
-            let Some(sequence) = sequence else { continue };
-            let lease = self.index.lease(sequence.lease).unwrap();
-            let places = &self.model.holds[number].as_ref().unwrap().table;
-            let pages = lease.page_table();
-            let tokens: Vec<u32> = sequence.path.iter().map(|pair| pair.1).collect();
-            assert_eq!(self.index.token_ids(sequence.lease), Ok(tokens));
-            let expected = places.iter().map(|place| match place {
-                Place::Lease(page) => *page,
-                Place::Entry(id) => self.model.entry(*id).page,
-            });
-            assert_eq!(pages, expected.collect::<Vec<_>>());
-            let mut readable = sequence.computed;
-            if let Some(copy) = sequence.copy {
-                readable -= copy.rows;
-                for row in 0..copy.rows {
-                    self.assert_content(copy.source_page, &sequence.path[..=readable + row]);
-                }
-            }
-            for position in 0..readable {
-                self.assert_content(
-                    pages[position / self.page_size],
-                    &sequence.path[..=position],
-                );
-            }
-        }
-    }
-
-    fn assert_content(&self, page: PageId, path: &[Pair]) {
-        let place = prefix_index::Place::Device(page);
-        self.contents.assert_row(place, path);
-    }
-
-    /// Give everything back: nothing may be left in use.
-    pub fn finish(&mut self) {
-        for number in 0..self.sequences.len() {
-            self.release(number);
-            self.verify();
-        }
-        for number in self.released.clone() {
-            assert_eq!(self.index.unpin(number), self.model.unpin(number));
-        }
-        let stats = self.index.stats();
-        assert_eq!(stats.pages_leased, 0);
-        assert_eq!(stats.pages_evictable, stats.pages_cached);
-        self.run(Operation::Clear);
-        assert_eq!(self.index.stats().pages_free, stats.pages_total);
-        self.verify();
     }
 }
