@@ -9,7 +9,7 @@ fn load(bytes: &[u8]) -> Result<PrefixIndex, LoadError> {
 }
 
 /// The checksum made right again after a change.
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(super) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 32;
     let checksum = *blake3::hash(&bytes[..end]).as_bytes();
     bytes[end..].copy_from_slice(&checksum);

@@ -8,6 +8,7 @@ mod dump;
 mod explain;
 mod matching;
 mod pins;
+mod tier_dump;
 mod tiers;
 mod tips;
 
