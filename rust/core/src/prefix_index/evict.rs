@@ -63,8 +63,11 @@ impl Uses {
         }
         let first = self.steps.partition_point(|&(end, _)| end <= from);
         if !ends_live {
-            for (_, tick) in &mut self.steps[first..] {
-                *tick &= !LIVE;
+            // Later pages, superseded before, may have been used with a higher priority.
+            let mut below = 0;
+            for (_, tick) in self.steps[first..].iter_mut().rev() {
+                below = below.max(*tick & !LIVE);
+                *tick = below;
             }
             // A step that was cut before, and its other part, are one again.
             self.steps.dedup_by(|later, kept| {

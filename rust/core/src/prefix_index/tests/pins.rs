@@ -186,3 +186,14 @@ fn a_branch_may_be_superseded_part_by_part() {
     index.check().unwrap();
     assert_eq!(order(&mut index), [22, 20, 10, 30, 40]);
 }
+
+#[test]
+fn pages_superseded_twice_are_still_used_no_less_than_those_after_them() {
+    let mut uses = evict::Uses::default();
+    uses.raise(8, evict::used_at(1, 1));
+    uses.supersede(0, 8);
+    uses.raise(5, evict::used_at(2, 0));
+    uses.supersede(0, 8);
+    assert!(uses.is_sound());
+    assert_eq!(uses.of(1), uses.of(8));
+}
