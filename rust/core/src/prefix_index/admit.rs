@@ -307,7 +307,6 @@ impl PrefixIndex {
         table.extend(taken.own);
         let onloaded_tokens = taken.restored * self.page_size;
         hit_tokens += onloaded_tokens;
-        let conversation = prompt.conversation;
         Lease {
             page_size: self.page_size,
             table,
@@ -324,7 +323,7 @@ impl PrefixIndex {
             onloaded_tokens,
             committed,
             has_committed: false,
-            conversation: (!conversation.is_empty()).then(|| conversation.into()),
+            conversation: self.tree.tips.conversation(prompt),
             continued: prompt.after,
             priority: prompt.priority,
             resumes: prompt.resumes,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::own_map::OwnMap;
 
+use super::admit::Prompt;
 use super::pages::PageId;
 use super::tree::{NodeId, Tree};
 
@@ -38,6 +39,15 @@ impl Tips {
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Tip> {
         self.by_number.get_mut(&number)
+    }
+
+    /// The prompt's conversation; the bytes of its tip are shared, so that to compare them later reads no other memory.
+    pub(super) fn conversation(&self, prompt: &Prompt<'_>) -> Option<Arc<[u8]>> {
+        let before = prompt.after.and_then(|after| self.get(after));
+        match before.and_then(|tip| tip.conversation.as_ref()) {
+            Some(same) if **same == *prompt.conversation => Some(Arc::clone(same)),
+            _ => (!prompt.conversation.is_empty()).then(|| prompt.conversation.into()),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
