@@ -42,7 +42,7 @@ test: install ## run every test
 	cargo test --workspace --locked --release
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-nightly: ## what takes hours: a million index operations, fuzzing, AddressSanitizer
+nightly: ## what takes half an hour: a million index operations, fuzzing, AddressSanitizer
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
 	set -e; for name in $(FUZZ_TARGETS); do \
 		cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir $(NIGHTLY) $$name -- -max_total_time=$(FUZZ_SECONDS); done

@@ -9,7 +9,7 @@ use super::kernel::{self, KEYS, PANEL_VECTORS, Tile};
 use super::level::Level;
 use super::plan::{Item, Plan, SPAN};
 use super::pool::{self, Work};
-use super::scratch::{Place, Scratch, State};
+use super::scratch::{Place, ROWS_PADDED, Scratch, State};
 use super::simd::{self, Vector};
 use std::cell::RefCell;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -154,6 +154,8 @@ thread_local! {
 unsafe fn run<V: Vector>(attention: &Attention, item: &Item, scratch: &mut Scratch) {
     let batch = &attention.batch;
     let (rows, head_dim) = (item.rows_all(), batch.shape.head_dim);
+    // Every pointer into the scratch below stays inside what `fit` made room for.
+    assert!(item.kv_heads.len() * item.stride() <= ROWS_PADDED);
     let start = batch.start(item.sequence, item.rows.start);
     let end = batch.limit(item.sequence, item.rows.end - 1);
     // SAFETY: the pointers of the tensors are good by `Attention::new`, those of the scratch by `fit`.

@@ -5,8 +5,9 @@
 //! the memory holds no message. Namespaces share nothing, because the time an encode takes would
 //! otherwise tell one tenant what another one has sent.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::own_map::OwnMap;
 
 /// Token ids that the memo and its users share.
 pub type SharedIds = Arc<[u32]>;
@@ -55,7 +56,8 @@ struct Entry {
 }
 
 struct State {
-    slots: HashMap<MemoKey, usize>,
+    /// Its keys are digests already: nobody chooses where they go.
+    slots: OwnMap<MemoKey, usize>,
     entries: Vec<Entry>,
     vacant: Vec<usize>,
     newest: usize,
@@ -76,7 +78,7 @@ impl Memo {
     /// A memo that holds at most `bytes_max` bytes; 0 keeps nothing.
     pub fn new(bytes_max: usize) -> Self {
         let state = State {
-            slots: HashMap::new(),
+            slots: OwnMap::default(),
             entries: Vec::new(),
             vacant: Vec::new(),
             newest: NONE,

@@ -151,7 +151,7 @@ fn run(index: &mut PrefixIndex, leases: &mut Vec<LeaseId>, operation: &Operation
                 let loaded = PrefixIndex::load(&dump, b"fuzz", page_size, stats.pages_total);
                 let loaded = loaded.expect("a dump can be loaded");
                 let cached = loaded.stats().pages_cached;
-                // Redundant pages, which only a lease's lock keeps, are not dumped.
+                // Pages that a sibling covers, which only a lease's lock keeps, are not dumped.
                 let is_held = leases.iter().any(|&id| index.lease(id).is_some());
                 assert!(cached == stats.pages_cached || is_held && cached < stats.pages_cached);
                 reload_tiers(index, loaded);

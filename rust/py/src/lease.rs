@@ -7,8 +7,8 @@ use appliance_core::prefix_index::{self as core, LeaseId};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::packed::{pack, unpack};
-use crate::prefix_index::{Shared, count, lock, raised};
+use crate::packed::{Count, pack, unpack};
+use crate::prefix_index::{Shared, lock, raised};
 
 #[pyclass(frozen, module = "appliance._core")]
 pub struct Lease {
@@ -82,10 +82,9 @@ impl Lease {
         Ok(lease.map_or(0, core::Lease::tokens_reserved))
     }
 
-    fn grow(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let tokens = count(tokens)?;
+    fn grow(&self, tokens: Count<usize>) -> PyResult<bool> {
         let mut index = lock(&self.shared)?;
-        index.grow(self.id, tokens).map_err(raised)
+        index.grow(self.id, tokens.0).map_err(raised)
     }
 
     fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -99,18 +98,16 @@ impl Lease {
         index.append(self.id, &token_ids).map_err(raised)
     }
 
-    fn commit(&self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
-        let tokens = count(tokens)?;
+    fn commit(&self, tokens: Count<usize>) -> PyResult<()> {
         let mut index = lock(&self.shared)?;
-        index.commit(self.id, tokens).map_err(raised)
+        index.commit(self.id, tokens.0).map_err(raised)
     }
 
-    fn reject(&self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
-        let tokens = count(tokens)?;
+    fn reject(&self, tokens: Count<usize>) -> PyResult<()> {
         let mut index = lock(&self.shared)?;
-        index.reject(self.id, tokens).map_err(raised)?;
+        index.reject(self.id, tokens.0).map_err(raised)?;
         // Written only here, with the index locked.
-        let onloaded_tokens = tokens - self.shared_tokens;
+        let onloaded_tokens = tokens.0 - self.shared_tokens;
         self.onloaded_tokens
             .store(onloaded_tokens, Ordering::Relaxed);
         Ok(())

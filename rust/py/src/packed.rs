@@ -1,8 +1,8 @@
-//! Arrays of u32 as they cross into Python: packed little-endian bytes.
+//! Numbers as they cross into Python: arrays of u32 as packed little-endian bytes, and counts.
 
 use std::borrow::Cow;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use zerocopy::FromBytes;
@@ -33,4 +33,21 @@ pub fn pack<'py>(py: Python<'py>, words: &[u32]) -> PyResult<Bound<'py, PyBytes>
         }
         Ok(())
     })
+}
+
+/// A number that is no less than zero. One that is negative or does not fit is a wrong value, not an overflow.
+pub struct Count<T>(pub T);
+
+impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for Count<T> {
+    type Error = PyErr;
+
+    fn extract(number: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        number.extract().map(Self).map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(number.py()) {
+                PyValueError::new_err(format!("{} is out of range", &*number))
+            } else {
+                error
+            }
+        })
+    }
 }

@@ -11,15 +11,13 @@ use appliance_core::page_keys as keys;
 use appliance_core::prefix_index::{
     self as core, Cause, Difference, IndexError, Place, Prompt, Tier,
 };
-use pyo3::exceptions::{
-    PyAssertionError, PyLookupError, PyOverflowError, PyRuntimeError, PyValueError,
-};
+use pyo3::exceptions::{PyAssertionError, PyLookupError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::lease::Lease;
-use crate::packed::{pack, unpack};
+use crate::packed::{Count, pack, unpack};
 
 pub type Shared = Arc<Mutex<core::PrefixIndex>>;
 
@@ -34,28 +32,6 @@ pub fn raised(error: IndexError) -> PyErr {
         IndexError::UnknownNode => PyLookupError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
     }
-}
-
-/// A count; one that is negative or does not fit is a wrong value, not an overflow.
-pub fn count(number: &Bound<'_, PyAny>) -> PyResult<usize> {
-    number.extract().map_err(|error: PyErr| {
-        if error.is_instance_of::<PyOverflowError>(number.py()) {
-            PyValueError::new_err(format!("{number} is not a count"))
-        } else {
-            error
-        }
-    })
-}
-
-/// A number of slots.
-fn slots(number: &Bound<'_, PyAny>) -> PyResult<u32> {
-    let wrong = |_| PyValueError::new_err("a tier has fewer than 2**32 slots");
-    u32::try_from(count(number)?).map_err(wrong)
-}
-
-/// `None`: no keyword was given.
-fn optional_slots(number: Option<&Bound<'_, PyAny>>) -> PyResult<u32> {
-    number.map_or(Ok(0), slots)
 }
 
 fn tier(name: &str) -> PyResult<Tier> {
@@ -77,14 +53,14 @@ fn named(place: Place) -> (&'static str, u32) {
 /// (place, number, place, number, key)
 type Moved<'py> = (&'static str, u32, &'static str, u32, Bound<'py, PyBytes>);
 
-fn counted<'a>(
-    stretches: &'a [(PyBackedBytes, Bound<'_, PyAny>)],
-) -> PyResult<Vec<(&'a [u8], usize)>> {
-    let mut counted: Vec<(&[u8], usize)> = Vec::with_capacity(stretches.len());
-    for (namespace, tokens) in stretches {
-        counted.push((namespace, count(tokens)?));
-    }
-    Ok(counted)
+/// (namespace, tokens) of each stretch.
+type Stretches = Vec<(PyBackedBytes, Count<usize>)>;
+
+fn counted(stretches: &Stretches) -> Vec<(&[u8], usize)> {
+    let pairs = stretches.iter();
+    pairs
+        .map(|(namespace, tokens)| (&**namespace, tokens.0))
+        .collect()
 }
 
 fn cause_name(cause: Cause) -> &'static str {
@@ -103,11 +79,11 @@ fn cause_name(cause: Cause) -> &'static str {
 pub fn page_keys<'py>(
     py: Python<'py>,
     token_ids: &[u8],
-    stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
-    page_size: &Bound<'_, PyAny>,
+    stretches: Stretches,
+    page_size: Count<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let token_ids = unpack("token_ids", token_ids)?;
-    let found = keys::page_keys(&token_ids, &counted(&stretches)?, count(page_size)?);
+    let found = keys::page_keys(&token_ids, &counted(&stretches), page_size.0);
     let found = found.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(PyBytes::new(py, found.as_flattened()))
 }
@@ -129,26 +105,27 @@ impl PrefixIndex {
 impl PrefixIndex {
     #[new]
     #[pyo3(
-        signature = (*, page_size, pages, pin_pages_max=0, host_slots=None, disk_slots=None),
+        signature = (*, page_size, pages, pin_pages_max=Count(0), host_slots=Count(0), disk_slots=Count(0)),
         text_signature = "(*, page_size, pages, pin_pages_max=0, host_slots=0, disk_slots=0)"
     )]
     fn new(
-        page_size: &Bound<'_, PyAny>,
-        pages: &Bound<'_, PyAny>,
-        pin_pages_max: usize,
-        host_slots: Option<&Bound<'_, PyAny>>,
-        disk_slots: Option<&Bound<'_, PyAny>>,
+        page_size: Count<usize>,
+        pages: Count<usize>,
+        pin_pages_max: Count<usize>,
+        host_slots: Count<u32>,
+        disk_slots: Count<u32>,
     ) -> PyResult<Self> {
-        let tiers = (optional_slots(host_slots)?, optional_slots(disk_slots)?);
-        let index = core::PrefixIndex::new(count(page_size)?, count(pages)?).map_err(raised)?;
-        let index = index.with_pins(pin_pages_max).with_tiers(tiers.0, tiers.1);
+        let index = core::PrefixIndex::new(page_size.0, pages.0).map_err(raised)?;
+        let index = index
+            .with_pins(pin_pages_max.0)
+            .with_tiers(host_slots.0, disk_slots.0);
         Ok(Self::of(index))
     }
 
     #[pyo3(
         signature = (
             token_ids, stretches, reserve_tokens, *,
-            after=None, conversation=b"".as_slice(), priority=0, resumes=false,
+            after=None, conversation=b"".as_slice(), priority=Count(0), resumes=false,
             onload_tokens_min=None
         ),
         text_signature = "($self, token_ids, stretches, reserve_tokens, *, after=None, \
@@ -158,28 +135,27 @@ impl PrefixIndex {
     fn admit(
         &self,
         token_ids: &[u8],
-        stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
-        reserve_tokens: &Bound<'_, PyAny>,
-        after: Option<u64>,
+        stretches: Stretches,
+        reserve_tokens: Count<usize>,
+        after: Option<Count<u64>>,
         conversation: &[u8],
-        priority: u8,
+        priority: Count<u8>,
         resumes: bool,
-        onload_tokens_min: Option<Bound<'_, PyAny>>,
+        onload_tokens_min: Option<Count<usize>>,
     ) -> PyResult<Option<Lease>> {
         let token_ids = unpack("token_ids", token_ids)?;
-        let stretches = counted(&stretches)?;
+        let stretches = counted(&stretches);
         let prompt = Prompt {
             token_ids: &token_ids,
             stretches: &stretches,
-            after,
+            after: after.map(|Count(node)| node),
             conversation,
-            priority,
+            priority: priority.0,
             resumes,
-            onload_tokens_min: onload_tokens_min.as_ref().map(count).transpose()?,
+            onload_tokens_min: onload_tokens_min.map(|Count(tokens)| tokens),
         };
-        let reserve_tokens = count(reserve_tokens)?;
         let mut index = lock(&self.shared)?;
-        let admitted = index.admit(&prompt, reserve_tokens).map_err(raised)?;
+        let admitted = index.admit(&prompt, reserve_tokens.0).map_err(raised)?;
         Ok(admitted.and_then(|id| {
             let lease = index.lease(id)?;
             Some(Lease::new(&self.shared, id, lease))
@@ -195,26 +171,26 @@ impl PrefixIndex {
         Ok(tuples.collect())
     }
 
-    fn node_tokens(&self, node: u64) -> PyResult<Option<usize>> {
-        Ok(lock(&self.shared)?.node_tokens(node))
+    fn node_tokens(&self, node: Count<u64>) -> PyResult<Option<usize>> {
+        Ok(lock(&self.shared)?.node_tokens(node.0))
     }
 
-    fn pin(&self, node: u64) -> PyResult<()> {
-        lock(&self.shared)?.pin(node).map_err(raised)
+    fn pin(&self, node: Count<u64>) -> PyResult<()> {
+        lock(&self.shared)?.pin(node.0).map_err(raised)
     }
 
-    fn unpin(&self, node: u64) -> PyResult<bool> {
-        Ok(lock(&self.shared)?.unpin(node))
+    fn unpin(&self, node: Count<u64>) -> PyResult<bool> {
+        Ok(lock(&self.shared)?.unpin(node.0))
     }
 
     fn explain<'py>(
         &self,
         py: Python<'py>,
         token_ids: &[u8],
-        stretches: Vec<(PyBackedBytes, Bound<'_, PyAny>)>,
+        stretches: Stretches,
     ) -> PyResult<Bound<'py, PyDict>> {
         let token_ids = unpack("token_ids", token_ids)?;
-        let stretches = counted(&stretches)?;
+        let stretches = counted(&stretches);
         let explained = lock(&self.shared)?.explain(&token_ids, &stretches);
         let explained = explained.map_err(raised)?;
         let dict = PyDict::new(py);
@@ -265,7 +241,8 @@ impl PrefixIndex {
     #[staticmethod]
     #[pyo3(
         signature = (
-            dump, fingerprint, *, page_size, pages, pin_pages_max=0, host_slots=None, disk_slots=None
+            dump, fingerprint, *, page_size, pages, pin_pages_max=Count(0), host_slots=Count(0),
+            disk_slots=Count(0)
         ),
         text_signature = "(dump, fingerprint, *, page_size, pages, pin_pages_max=0, host_slots=0, \
             disk_slots=0)"
@@ -275,17 +252,18 @@ impl PrefixIndex {
         py: Python<'_>,
         dump: &[u8],
         fingerprint: &[u8],
-        page_size: &Bound<'_, PyAny>,
-        pages: &Bound<'_, PyAny>,
-        pin_pages_max: usize,
-        host_slots: Option<&Bound<'_, PyAny>>,
-        disk_slots: Option<&Bound<'_, PyAny>>,
+        page_size: Count<usize>,
+        pages: Count<usize>,
+        pin_pages_max: Count<usize>,
+        host_slots: Count<u32>,
+        disk_slots: Count<u32>,
     ) -> PyResult<Self> {
-        let tiers = (optional_slots(host_slots)?, optional_slots(disk_slots)?);
-        let (page_size, pages) = (count(page_size)?, count(pages)?);
+        let (page_size, pages) = (page_size.0, pages.0);
         let loaded = py.detach(|| core::PrefixIndex::load(dump, fingerprint, page_size, pages));
         let loaded = loaded.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let loaded = loaded.with_pins(pin_pages_max).with_tiers(tiers.0, tiers.1);
+        let loaded = loaded
+            .with_pins(pin_pages_max.0)
+            .with_tiers(host_slots.0, disk_slots.0);
         Ok(Self::of(loaded))
     }
 

@@ -89,16 +89,7 @@ impl PrefixIndex {
             return Ok(None);
         };
         let lease = self.new_lease(prompt, start, matched, taken);
-        let hit = lease.hit_tokens as u64;
-        let miss = (lease.prompt_tokens - lease.hit_tokens) as u64;
-        if prompt.resumes {
-            self.counters.resumed_tokens += hit;
-            self.counters.recomputed_tokens += miss;
-        } else {
-            self.counters.hit_tokens += hit;
-            self.counters.miss_tokens += miss;
-        }
-        self.counters.onloaded_tokens += lease.onloaded_tokens as u64;
+        self.counters.admitted(&lease);
         let id = self.lease_count;
         self.lease_count += 1;
         self.leases.insert(id, lease);

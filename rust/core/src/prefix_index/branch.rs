@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::borders::Borders;
-use super::evict::Uses;
 use super::evicted::EvictedPage;
 use super::locks::LockId;
 use super::pages::PageId;
 use super::run::Run;
 use super::tree::{Children, FirstPage, Node, NodeId, Position, Tree};
+use super::uses::Uses;
 
 impl Tree {
     /// Put `pages` with the pairs `range` of `run` below a position where the tree has no page that begins
@@ -140,10 +140,10 @@ impl Tree {
             Some(last) => *self.rows.key(node.pages[last]),
             None => self.key_above(node),
         };
-        for page in full..at / page_size {
+        for nth in full..at / page_size {
             let node = self.nodes.get(id.0);
-            key = self.key_of(&key, self.page_pieces(node, page));
-            let page = node.pages[page];
+            key = self.key_of(&key, self.page_pieces(node, nth));
+            let page = node.pages[nth];
             self.rows.set_key(page, key);
             self.shelf.forget(&key);
         }

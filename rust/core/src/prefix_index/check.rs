@@ -114,10 +114,10 @@ fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
         "{id:?} has not the key of its first page"
     );
     let mut key = tree.key_above(node);
-    for page in 0..node.borders.len() / page_size {
-        key = tree.key_of(&key, tree.page_pieces(node, page));
+    for nth in 0..node.borders.len() / page_size {
+        key = tree.key_of(&key, tree.page_pieces(node, nth));
         ensure!(
-            key == *tree.rows.key(node.pages[page]),
+            key == *tree.rows.key(node.pages[nth]),
             "{id:?} has the page keys of others"
         );
     }
@@ -127,8 +127,8 @@ fn check_node(tree: &Tree, id: NodeId, node: &Node) -> Checked {
         "{id:?} ends in a partial page and has children"
     );
     ensure!(
-        node.is_protected() || !tree.is_superseded(id),
-        "{id:?} is superseded, unlocked, and still there"
+        node.is_protected() || !tree.is_covered(id),
+        "{id:?} is covered by a sibling, unlocked, and still there"
     );
     for &(pages, lock) in &node.locks {
         let known = tree.locks.get(lock.0);

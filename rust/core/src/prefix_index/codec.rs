@@ -1,7 +1,7 @@
 //! Numbers and byte strings of a dump, between its magic and its checksum. Owns lengths and limits; knows
 //! nothing of what they mean.
 
-use super::dump::LoadError;
+use super::load_error::{LoadError, contradiction};
 
 /// Of BLAKE3, over all before it.
 const CHECKSUM_BYTES: usize = 32;
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], LoadError> {
         let Some((taken, rest)) = self.rest.split_at_checked(count) else {
-            return Err(LoadError::Contradiction("it ends too early".to_owned()));
+            return Err(contradiction("it ends too early"));
         };
         self.rest = rest;
         Ok(taken)
@@ -132,8 +132,6 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(LoadError::Contradiction(
-            "it goes on after its end".to_owned(),
-        ))
+        Err(contradiction("it goes on after its end"))
     }
 }

@@ -50,7 +50,7 @@ impl PrefixIndex {
 
     /// Whether the lease's tail page, up to position `end`, is cached elsewhere: then the lease follows the
     /// other page, goes on with its own copy (a page table never changes under a running sequence), and the
-    /// tail keeps its fewer rows. It is redundant, and goes when the last lock on it goes.
+    /// tail keeps its fewer rows. It is covered, and goes when the last lock on it goes.
     fn set_tail_aside(&mut self, lease: &mut Lease, end: usize) -> bool {
         let tail = self.tree.locked(lease.lock);
         let node = tail.node.expect("a tail is in a node");
@@ -166,8 +166,8 @@ impl PrefixIndex {
         if self.tree.covering(parent, &key).is_some() {
             return false;
         }
-        if let Some(superseded) = self.tree.superseded_by(parent, &key) {
-            let page = self.tree.remove_last_page(superseded);
+        if let Some(covered) = self.tree.covered_by(parent, &key) {
+            let page = self.tree.remove_last_page(covered);
             self.pages.give_back(page);
         }
         true

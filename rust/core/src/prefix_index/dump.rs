@@ -10,42 +10,18 @@
 
 use std::collections::HashMap;
 
-use thiserror::Error;
-
+use super::PrefixIndex;
 use super::codec::{Reader, Writer};
+use super::load_error::{LoadError, contradiction};
 use super::namespace::NamespaceId;
 use super::pages::PagePool;
 use super::run::Run;
 use super::tree::{Node, NodeId};
-use super::{IndexError, PrefixIndex};
 
 const MAGIC: &[u8; 8] = b"appl-idx";
 const VERSION: u32 = 1;
 /// Far beyond what an index lives to see; a use is less than this and a bit.
 const TOUCHES_MAX: u64 = 1 << 62;
-
-/// Why a dump is not loaded.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum LoadError {
-    #[error(transparent)]
-    Shape(#[from] IndexError),
-    #[error("this is no dump of a prefix index")]
-    NotADump,
-    #[error("the dump has version {found}, not {expected}")]
-    Version { found: u32, expected: u32 },
-    #[error("the checksum does not fit: the dump is damaged")]
-    Checksum,
-    #[error("the dump is of another model, or of pages of another size or number")]
-    OtherDevice,
-    #[error("the tier has pages already")]
-    TierInUse,
-    #[error("the dump contradicts itself: {0}")]
-    Contradiction(String),
-}
-
-pub(super) fn contradiction(what: &str) -> LoadError {
-    LoadError::Contradiction(what.to_owned())
-}
 
 /// One node as it stands in a dump.
 struct Record {
@@ -76,8 +52,8 @@ impl PrefixIndex {
         let mut parents = vec![None];
         while let Some(parent) = parents.pop() {
             for &id in self.tree.children(parent).values() {
-                // Redundant, and kept for the lease that has it in its page table.
-                if self.tree.is_superseded(id) {
+                // Covered by a sibling, and kept for the lease that has it in its page table.
+                if self.tree.is_covered(id) {
                     continue;
                 }
                 places.insert(id, order.len());

@@ -33,13 +33,13 @@ impl Tree {
         Some(id)
     }
 
-    /// Take back a lock. A partial page that a sibling supersedes goes with its last lock: the caller frees it.
+    /// Take back a lock. A partial page that a sibling covers goes with its last lock: the caller frees it.
     #[must_use]
     pub(super) fn unlock(&mut self, id: LockId) -> Option<PageId> {
         let Lock { node, pages } = self.locks.remove(id.0);
         self.update(node, |node, _| node.locks.remove(&(pages, id)));
-        let superseded = !self.node(node).is_protected() && self.is_superseded(node);
-        superseded.then(|| self.remove_last_page(node))
+        let covered = !self.node(node).is_protected() && self.is_covered(node);
+        covered.then(|| self.remove_last_page(node))
     }
 
     /// Where a lock ends; the root when there is none.

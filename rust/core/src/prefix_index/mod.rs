@@ -19,10 +19,12 @@ mod check;
 mod codec;
 mod commit;
 mod dump;
+mod error;
 mod evict;
 mod evicted;
 mod explain;
 mod lease;
+mod load_error;
 mod locks;
 mod moves;
 mod namespace;
@@ -35,121 +37,32 @@ mod run;
 mod search;
 mod shelf;
 mod slab;
+mod stats;
 mod tier_dump;
 mod tips;
 mod tree;
+mod uses;
 
 #[cfg(test)]
 mod tests;
 
-use thiserror::Error;
-
 use crate::own_map::OwnMap;
 
 pub use admit::Prompt;
-pub use dump::LoadError;
-pub use evict::PRIORITY_USES;
+pub use error::IndexError;
 pub use explain::{CONTEXT_TOKENS, Cause, Difference, Explanation};
 pub use lease::{Lease, LeaseId, RowCopy};
+pub use load_error::LoadError;
 pub use moves::{Move, Place, Tier};
 pub use pages::PageId;
+pub use stats::Stats;
+pub use uses::PRIORITY_USES;
 
 use locks::LockId;
 use pages::PagePool;
 use pins::Pins;
+use stats::Counters;
 use tree::Tree;
-
-/// What is wrong with a call's input. The index is unchanged.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum IndexError {
-    #[error("page_size and pages must be at least 1 and have at most 2^32 slots together")]
-    Shape,
-    #[error("a prompt needs at least one token")]
-    NoTokens,
-    #[error("the stretches do not cover the {tokens} tokens exactly")]
-    Stretches { tokens: usize },
-    #[error("reserve_tokens is {reserve_tokens}, less than the {tokens} tokens of the prompt")]
-    ReserveTooSmall {
-        reserve_tokens: usize,
-        tokens: usize,
-    },
-    #[error("reserve_tokens is {reserve_tokens}, more than the {capacity} of the whole device")]
-    OverCapacity {
-        reserve_tokens: usize,
-        capacity: usize,
-    },
-    #[error("the lease has been released")]
-    Released,
-    #[error("the node to go on from is not known, or not any more")]
-    UnknownNode,
-    #[error("a pin of {pages} pages does not fit: {pinned} of at most {pages_max} are pinned")]
-    PinBudget {
-        pages: usize,
-        pinned: usize,
-        pages_max: usize,
-    },
-    #[error("{tokens} tokens are more than the {known} that were admitted and appended")]
-    CommitPastTokens { tokens: usize, known: usize },
-    #[error("{tokens} tokens go past the {reserved} that are reserved")]
-    CommitPastRoom { tokens: usize, reserved: usize },
-    #[error(
-        "{tokens} is not among the positions restored and not committed, {from} to {hit_tokens}"
-    )]
-    NotRestored {
-        tokens: usize,
-        from: usize,
-        hit_tokens: usize,
-    },
-}
-
-/// Gauges and counters, in pages and tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    pub pages_total: usize,
-    pub pages_free: usize,
-    /// Pages in the tree, locked or not.
-    pub pages_cached: usize,
-    /// Pages that only a lease knows.
-    pub pages_leased: usize,
-    /// Pages in the tree that an admission could have.
-    pub pages_evictable: usize,
-    /// Nodes of the tree: runs of pages that no branch divides.
-    pub nodes: usize,
-    /// Ends of finished turns that can be continued.
-    pub tips: usize,
-    /// What pins take of their budget.
-    pub pages_pinned: usize,
-    /// Pages that were evicted and have a slot in host memory, or on disk.
-    pub pages_host: usize,
-    pub pages_disk: usize,
-    /// Tokens of admitted prompts that were found, and that were not.
-    pub hit_tokens: u64,
-    pub miss_tokens: u64,
-    /// The same of preempted sequences that went on: work done twice is no miss of the cache.
-    pub resumed_tokens: u64,
-    pub recomputed_tokens: u64,
-    /// Those found, at first or after a preemption, that were restored from a lower tier and not rejected.
-    pub onloaded_tokens: u64,
-    /// Pages that went from the device to a slot of a lower tier.
-    pub offloaded_pages: u64,
-    /// Pages that found no slot, or lost it to newer ones (not those cleared). Without tiers none is counted.
-    pub dropped_pages: u64,
-    /// Pages evicted to make room (not those superseded or cleared).
-    pub evicted_pages: u64,
-    /// Computed tokens that commits told the tree of.
-    pub committed_tokens: u64,
-}
-
-#[derive(Default)]
-struct Counters {
-    hit_tokens: u64,
-    miss_tokens: u64,
-    resumed_tokens: u64,
-    recomputed_tokens: u64,
-    onloaded_tokens: u64,
-    evicted_pages: u64,
-    committed_tokens: u64,
-}
 
 /// See the module.
 pub struct PrefixIndex {
@@ -249,33 +162,6 @@ impl PrefixIndex {
             pages += 1;
         }
         pages
-    }
-
-    pub fn stats(&self) -> Stats {
-        let cached = self.tree.pages();
-        let free = self.pages.free();
-        let lower = &self.tree.shelf;
-        Stats {
-            pages_total: self.pages.total(),
-            pages_free: free,
-            pages_cached: cached,
-            pages_leased: self.pages.total() - free - cached,
-            pages_evictable: self.tree.evictable_pages(),
-            nodes: self.tree.len(),
-            tips: self.tree.tips.len(),
-            pages_pinned: self.pins.pages(),
-            pages_host: lower.pages(Tier::Host),
-            pages_disk: lower.pages(Tier::Disk),
-            hit_tokens: self.counters.hit_tokens,
-            miss_tokens: self.counters.miss_tokens,
-            resumed_tokens: self.counters.resumed_tokens,
-            recomputed_tokens: self.counters.recomputed_tokens,
-            onloaded_tokens: self.counters.onloaded_tokens,
-            offloaded_pages: lower.offloaded_pages(),
-            dropped_pages: lower.dropped_pages(),
-            evicted_pages: self.counters.evicted_pages,
-            committed_tokens: self.counters.committed_tokens,
-        }
     }
 
     /// Prove the accounting from the ground up; says what is wrong. O(everything).

@@ -86,19 +86,7 @@ impl PrefixIndex {
         }
         lease.hit_tokens = tokens;
         lease.onloaded_tokens -= hit_tokens - tokens;
-        let lost = (hit_tokens - tokens) as u64;
-        let counters = &mut self.counters;
-        counters.onloaded_tokens -= lost;
-        let (hit, miss) = if lease.resumes {
-            (
-                &mut counters.resumed_tokens,
-                &mut counters.recomputed_tokens,
-            )
-        } else {
-            (&mut counters.hit_tokens, &mut counters.miss_tokens)
-        };
-        *hit -= lost;
-        *miss += lost;
+        self.counters.rejected(lease, hit_tokens - tokens);
         Ok(())
     }
 }

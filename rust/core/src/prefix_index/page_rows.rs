@@ -55,15 +55,15 @@ impl PageRows {
 }
 
 impl Tree {
-    /// The known rows of a node's page, the first being 0, by namespace.
+    /// The known rows of a node's `nth` page, the first being 0, by namespace.
     pub(super) fn page_pieces<'a>(
         &'a self,
         node: &'a Node,
-        page: usize,
+        nth: usize,
     ) -> impl Iterator<Item = (NamespaceId, &'a [u32])> {
-        let first = page * self.page_size;
+        let first = nth * self.page_size;
         let rows = first..node.borders.len().min(first + self.page_size);
-        let tokens = self.rows.tokens(node.pages[page]);
+        let tokens = self.rows.tokens(node.pages[nth]);
         let pieces = node.borders.pieces(rows);
         pieces.map(move |(namespace, piece)| {
             (namespace, &tokens[piece.start - first..piece.end - first])

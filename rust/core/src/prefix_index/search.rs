@@ -119,7 +119,7 @@ impl Tree {
     /// Whether the node is one partial page, and a sibling begins with all its pairs.
     ///
     /// A partial page at the end of more pages has no siblings: a split would have cut it off.
-    pub(super) fn is_superseded(&self, id: NodeId) -> bool {
+    pub(super) fn is_covered(&self, id: NodeId) -> bool {
         let node = self.node(id);
         if node.borders.len() >= self.page_size {
             return false;
@@ -134,11 +134,7 @@ impl Tree {
     /// There is at most one, just below `key`: whatever stands between the two begins with its
     /// pairs as well, and an unlocked node that has such a sibling is removed when that sibling
     /// comes or when its last lock goes.
-    pub(super) fn superseded_by(
-        &self,
-        parent: Option<NodeId>,
-        key: &[PathToken],
-    ) -> Option<NodeId> {
+    pub(super) fn covered_by(&self, parent: Option<NodeId>, key: &[PathToken]) -> Option<NodeId> {
         let children = self.children(parent);
         let mut below = children.range::<[_], _>((Unbounded, Excluded(key)));
         let (last, &id) = below.next_back()?;

@@ -12,7 +12,7 @@ use crate::page_keys::PageKey;
 
 use super::PrefixIndex;
 use super::codec::{Reader, Writer};
-use super::dump::{LoadError, contradiction};
+use super::load_error::{LoadError, contradiction};
 use super::moves::Tier;
 
 const MAGIC: &[u8; 8] = b"appl-tie";
@@ -52,7 +52,7 @@ impl PrefixIndex {
         let mut input = Reader::open(bytes, MAGIC, VERSION)?;
         let shape = (input.len()?, input.u32()?);
         if shape != (self.page_size, tier as u32) || input.framed()? != fingerprint {
-            return Err(LoadError::OtherDevice);
+            return Err(LoadError::OtherTier);
         }
         let mut pages: Vec<(PageKey, u32)> = Vec::new();
         for _ in 0..input.len()? {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::page_keys::{PageKey, next_key, root_key};
 
 use super::borders::Borders;
-use super::evict::{EvictableLeaves, Tick, Uses, used_at};
+use super::evict::EvictableLeaves;
 use super::evicted::Evicted;
 use super::locks::{LockId, Locks};
 use super::namespace::{NamespaceId, Namespaces, PathToken};
@@ -17,6 +17,7 @@ use super::pages::PageId;
 use super::shelf::Shelf;
 use super::slab::Slab;
 use super::tips::Tips;
+use super::uses::{Tick, Uses, used_at};
 
 /// The pairs of a node's first page, at least one and at most `page_size`.
 pub(super) type FirstPage = Arc<[PathToken]>;

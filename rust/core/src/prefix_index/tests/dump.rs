@@ -146,7 +146,7 @@ fn what_only_the_check_can_see_is_an_error_too() {
         .flat_map(|token| token.to_le_bytes())
         .collect();
     let place = forged.windows(8).position(|window| window == both).unwrap();
-    // Now the first page is the beginning of the second, which makes it redundant.
+    // Now the first page is the beginning of the second, which covers it.
     forged[place] = 1;
     assert!(matches!(
         load(&sealed(forged)),

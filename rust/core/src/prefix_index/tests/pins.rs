@@ -98,7 +98,7 @@ fn old_swipes_and_edited_tails_go_before_everything_else() {
 }
 
 #[test]
-fn a_branch_that_is_used_again_is_superseded_no_more() {
+fn a_branch_that_is_used_again_is_covered_no_more() {
     let mut index = index(2, 32);
     let chat = |after| Prompt {
         after,
@@ -189,10 +189,10 @@ fn a_branch_may_be_superseded_part_by_part() {
 
 #[test]
 fn pages_superseded_twice_are_still_used_no_less_than_those_after_them() {
-    let mut uses = evict::Uses::default();
-    uses.raise(8, evict::used_at(1, 1));
+    let mut uses = uses::Uses::default();
+    uses.raise(8, uses::used_at(1, 1));
     uses.supersede(0, 8);
-    uses.raise(5, evict::used_at(2, 0));
+    uses.raise(5, uses::used_at(2, 0));
     uses.supersede(0, 8);
     assert!(uses.is_sound());
     assert_eq!(uses.of(1), uses.of(8));
