@@ -199,7 +199,7 @@ def test_bad_input_is_a_value_error() -> None:
         pieces.join((roles_, texts, ids, []), public=b"", continues=False)
     with pytest.raises(ValueError, match="named than there are"):
         pieces.fit(columns(), **{**window, "front": ["x"]})  # type: ignore[arg-type]
-    with pytest.raises(OverflowError):
+    with pytest.raises(ValueError, match="too large"):
         pieces.fit(columns("a"), **{**window, "limit": 1 << 40})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="needs a slot"):
         join_prompt(small, columns("a"), public=b"", slots=[], after=b"", continues=False)

@@ -177,8 +177,13 @@ impl StreamDecoder {
             Phase::Open => self.stops.held_bytes(),
             Phase::Stopped | Phase::Finished => 0,
         };
-        let held = self.held.split_off(self.held.len() - held_bytes);
-        let text = std::mem::replace(&mut self.held, held);
+        // What may be a long stop string is not copied at every token.
+        let text = if self.held.len() == held_bytes {
+            String::new()
+        } else {
+            let held = self.held.split_off(self.held.len() - held_bytes);
+            std::mem::replace(&mut self.held, held)
+        };
         self.delivered_end += text.len();
         while self
             .held_tokens

@@ -7,7 +7,7 @@ use appliance_attention::{
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::packed::unpack;
+use crate::packed::{Count, unpack};
 
 fn value_error(error: AttentionError) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -121,11 +121,11 @@ fn paged_attention(
 
 /// Set how many threads share a call of `paged_attention`; see `_core.pyi`.
 #[pyfunction]
-fn set_attention_threads(n: usize) -> PyResult<()> {
-    if !(1..=1024).contains(&n) {
+fn set_attention_threads(n: Count<usize>) -> PyResult<()> {
+    if !(1..=1024).contains(&n.0) {
         return Err(PyValueError::new_err("threads are 1 to 1024"));
     }
-    set_threads(n);
+    set_threads(n.0);
     Ok(())
 }
 

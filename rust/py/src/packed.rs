@@ -44,7 +44,7 @@ impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for
     fn extract(number: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         number.extract().map(Self).map_err(|error: PyErr| {
             if error.is_instance_of::<PyOverflowError>(number.py()) {
-                PyValueError::new_err(format!("{} is out of range", &*number))
+                PyValueError::new_err("a number is negative or too large")
             } else {
                 error
             }

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::packed::{pack, unpack};
+use crate::packed::{Count, pack, unpack};
 use crate::tokenizer::Tokenizer;
 
 /// Texts to encode of so many bytes in all are encoded with the GIL released. Below, another thread
@@ -62,11 +62,11 @@ fn slot((before, trim_left, trim_right): &PySlot) -> PyResult<Slot> {
 }
 
 /// Sizes cross as u32, so that no sum of them overflows.
-fn window(limit: u32, reserve: u32, step: u32) -> Window {
+fn window(limit: Count<u32>, reserve: Count<u32>, step: Count<u32>) -> Window {
     Window {
-        limit: i64::from(limit),
-        reserve: i64::from(reserve),
-        step: i64::from(step),
+        limit: i64::from(limit.0),
+        reserve: i64::from(reserve.0),
+        step: i64::from(step.0),
     }
 }
 
@@ -157,7 +157,7 @@ impl ChatPieces {
         tokenizer: &Tokenizer,
         slots: Vec<(Option<PyBackedStr>, PyBackedStr, PySlot)>,
         ends: Vec<(PyBackedStr, bool, PyBackedBytes)>,
-        overhead: Vec<(PyBackedStr, usize)>,
+        overhead: Vec<(PyBackedStr, Count<u32>)>,
     ) -> PyResult<Self> {
         let mut pieces = pieces::ChatPieces::default();
         for (before, own, given) in &slots {
@@ -168,7 +168,7 @@ impl ChatPieces {
             pieces.set_end(role(last)?, *header, unpack("ids", ids)?.into_owned());
         }
         for (name, tokens) in &overhead {
-            pieces.set_overhead(role(name)?, *tokens);
+            pieces.set_overhead(role(name)?, tokens.0 as usize);
         }
         Ok(Self {
             tokenizer: tokenizer.shared(),
@@ -184,9 +184,9 @@ impl ChatPieces {
         messages: Columns,
         public: &[u8],
         front: Vec<PyBackedStr>,
-        limit: u32,
-        reserve: u32,
-        step: u32,
+        limit: Count<u32>,
+        reserve: Count<u32>,
+        step: Count<u32>,
     ) -> PyResult<(usize, i64, Option<Assembled>)> {
         let messages = read(&messages, public)?;
         if front.len() > messages.len() {
@@ -262,9 +262,9 @@ fn join_at(
 pub fn cut(
     sizes: Vec<(bool, u32)>,
     protected: Vec<(PyBackedStr, u32)>,
-    limit: u32,
-    reserve: u32,
-    step: u32,
+    limit: Count<u32>,
+    reserve: Count<u32>,
+    step: Count<u32>,
 ) -> PyResult<(usize, i64)> {
     let window = window(limit, reserve, step);
     let protected: Vec<(&str, i64)> = protected

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::packed::{pack, unpack};
+use crate::packed::{Count, pack, unpack};
 
 fn to_python(error: TokenizerError) -> PyErr {
     match error {
@@ -32,8 +32,8 @@ impl Tokenizer {
 impl Tokenizer {
     #[new]
     #[pyo3(signature = (tokenizer_json, *, memo_bytes_max))]
-    fn new(py: Python<'_>, tokenizer_json: &[u8], memo_bytes_max: usize) -> PyResult<Self> {
-        py.detach(|| tokenizer::Tokenizer::new(tokenizer_json, memo_bytes_max))
+    fn new(py: Python<'_>, tokenizer_json: &[u8], memo_bytes_max: Count<usize>) -> PyResult<Self> {
+        py.detach(|| tokenizer::Tokenizer::new(tokenizer_json, memo_bytes_max.0))
             .map(|tokenizer| Self(Arc::new(tokenizer)))
             .map_err(to_python)
     }

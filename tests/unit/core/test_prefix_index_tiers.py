@@ -59,7 +59,7 @@ def test_restored_tokens_are_hits_until_they_are_rejected() -> None:
     lease = admit(index, list(range(13)))
     assert (lease.hit_tokens, lease.onloaded_tokens) == (12, 12)
     for tokens in (-1, 13):
-        with pytest.raises(ValueError, match=r"13|-1"):
+        with pytest.raises(ValueError, match=r"13|negative"):
             lease.reject(tokens)
     lease.reject(4)
     assert (lease.hit_tokens, lease.onloaded_tokens) == (4, 4)

@@ -74,7 +74,8 @@ impl PrefixIndex {
         prompt: &Prompt<'_>,
         reserve_tokens: usize,
     ) -> Result<Option<LeaseId>, IndexError> {
-        self.check_request(prompt, reserve_tokens)?;
+        let tokens = self.check_prompt(prompt)?;
+        self.check_room(tokens, reserve_tokens)?;
         let mut start = self.start(prompt);
         let limit = start.tokens - 1 - start.at.pages * self.page_size;
         let known = start.table.len();
@@ -96,11 +97,8 @@ impl PrefixIndex {
         Ok(Some(LeaseId(id)))
     }
 
-    pub(super) fn check_request(
-        &self,
-        prompt: &Prompt<'_>,
-        reserve_tokens: usize,
-    ) -> Result<(), IndexError> {
+    /// The tokens of a sound prompt, those before a tip included.
+    pub(super) fn check_prompt(&self, prompt: &Prompt<'_>) -> Result<usize, IndexError> {
         let before = match prompt.after {
             Some(after) => self.node_tokens(after).ok_or(IndexError::UnknownNode)?,
             None => 0,
@@ -114,6 +112,10 @@ impl PrefixIndex {
         if counts.try_fold(0, usize::checked_add) != Some(new) {
             return Err(IndexError::Stretches { tokens: new });
         }
+        Ok(tokens)
+    }
+
+    fn check_room(&self, tokens: usize, reserve_tokens: usize) -> Result<(), IndexError> {
         if reserve_tokens < tokens {
             return Err(IndexError::ReserveTooSmall {
                 reserve_tokens,

@@ -5,7 +5,7 @@ use thiserror::Error;
 /// What is wrong with a call's input. The index is unchanged.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum IndexError {
-    #[error("page_size and pages must be at least 1 and have at most 2^32 slots together")]
+    #[error("page_size and pages must be from 1 to 2^32 - 1 and have at most 2^32 slots together")]
     Shape,
     #[error("a prompt needs at least one token")]
     NoTokens,
@@ -23,7 +23,7 @@ pub enum IndexError {
     },
     #[error("the lease has been released")]
     Released,
-    #[error("the node to go on from is not known, or not any more")]
+    #[error("the node is not known, or not any more")]
     UnknownNode,
     #[error("a pin of {pages} pages does not fit: {pinned} of at most {pages_max} are pinned")]
     PinBudget {

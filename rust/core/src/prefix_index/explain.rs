@@ -60,7 +60,7 @@ impl PrefixIndex {
             stretches,
             ..Prompt::default()
         };
-        self.check_request(&prompt, token_ids.len())?;
+        self.check_prompt(&prompt)?;
         let mut start = self.start(&prompt);
         let limit = token_ids.len() - 1;
         let mut table = Vec::new();

@@ -7,7 +7,8 @@
 //! * [`PrefixIndex::commit`] puts computed pages into the tree. Rows are immutable from then on;
 //!   the page table of a lease never changes under it, except that `grow` adds pages.
 //! * [`PrefixIndex::release`] gives everything back and leaves a *tip*, named by the lease's number. The next
-//!   turn is admitted after it: its cost is that of the new tokens, whatever is before them.
+//!   turn is admitted after it: its cost is that of the new tokens and of the branches on the path, whatever else is
+//!   before them.
 //! * With [`PrefixIndex::with_tiers`], full pages that are evicted keep a slot in host memory or on disk, and an
 //!   admission may restore them. The tree knows device pages only; beside it stands the shelf.
 //!   [`PrefixIndex::take_moves`] says what the caller has to copy, and when.

@@ -45,7 +45,7 @@ fn a_tier_of_something_else_is_refused_and_nothing_changed() {
     let mut wide = index(8, 3).with_tiers(3, 3);
     let mut warm = index(4, 3).with_tiers(3, 3);
     serve(&mut warm, &tokens(12));
-    let other_device = Err(LoadError::OtherDevice);
+    let other_device = Err(LoadError::OtherTier);
     assert_eq!(other.load_tier(Tier::Host, &dump, b"other"), other_device);
     assert_eq!(other.load_tier(Tier::Disk, &dump, b"model"), other_device);
     assert_eq!(wide.load_tier(Tier::Host, &dump, b"model"), other_device);
