@@ -312,7 +312,9 @@ class PrefixOracle:
     def _touch(self, prefix: Prefix) -> None:
         self.ticks += 1
         for cached in self._all():
-            if prefix[: len(cached.prefix)] == cached.prefix:
+            # A partial page with the first rows of another page is not on that page's path.
+            is_page = len(cached.prefix) % self.page_size == 0 or len(cached.prefix) == len(prefix)
+            if is_page and prefix[: len(cached.prefix)] == cached.prefix:
                 cached.last_use = max(cached.last_use, (True, self.ticks))
 
     def _drop_superseded(self) -> None:

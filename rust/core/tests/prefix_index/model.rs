@@ -136,7 +136,9 @@ impl Model {
         self.ticks += 1;
         let now = (true, self.ticks + u64::from(priority) * PRIORITY_USES);
         for entry in &mut self.entries {
-            if path.starts_with(&entry.path) {
+            // A partial page with the first rows of another page is not on that page's path.
+            let is_page = entry.path.len().is_multiple_of(self.page_size);
+            if path.starts_with(&entry.path) && (is_page || entry.path.len() == path.len()) {
                 entry.last_use = entry.last_use.max(now);
             }
         }
