@@ -242,8 +242,9 @@ class PrefixIndex:
 
         With `after`, the `node` of a lease that was released after a commit, `token_ids` and
         `stretches` are only what follows the end of what it committed (its *tip*), and may be empty;
-        all counts of the lease are from position 0. The cost is that of the new tokens and of the branches on the path. The caller
-        vouches that the asker may know the tip's path; namespaces after it may be others. A tip dies
+        all counts of the lease are from position 0. The cost is that of the new tokens and of the
+        branches on the path. The caller vouches that the asker may know the tip's path; namespaces
+        after it may be others. A tip dies
         with the page it ends in, and when a newer one takes its place: a page has one, and a
         `conversation` (any bytes; empty for none) its newest and the one continued to it.
 
@@ -330,8 +331,8 @@ class PrefixIndex:
         is wrong."""
 
     def clear(self) -> int:
-        """Drop every cached page that no lease or pin locks, and all of the lower tiers; returns how many pages
-        of the device became free."""
+        """Drop every cached page that no lease or pin locks, and all of the lower tiers; returns how
+        many pages of the device became free."""
 
 @final
 class Lease:
