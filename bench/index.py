@@ -42,8 +42,8 @@ def main() -> None:
 
 def _measure(site: Path, chats: int, rounds: int) -> dict[str, measure.Timing]:
     trace = Trace(chats, seed=chats)
-    # Half a turn more than is needed, for lengths above the average.
     repeats = -(-TURNS_TIMED_MIN // chats)
+    # Half a turn more than is needed, for lengths above the average.
     tokens = chats * (SYSTEM_TOKENS + (TURNS_BEFORE + 2 * rounds * repeats + 2) * TURN_TOKENS)
     pages = tokens // PAGE_SIZE + 2 * chats
     caches = _caches(site, pages)

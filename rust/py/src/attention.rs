@@ -1,17 +1,12 @@
 //! `paged_attention` and `store_kv` of `_core`: packed u32 to numbers, addresses passed on.
 
 use appliance_attention::{
-    self as attention, AttentionError, Cache, CacheShape, NewRows, Query, Ragged, Tensors,
-    set_threads,
+    self as attention, Cache, CacheShape, NewRows, Query, Ragged, Tensors, set_threads,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::packed::{Count, unpack};
-
-fn value_error(error: AttentionError) -> PyErr {
-    PyValueError::new_err(error.to_string())
-}
+use crate::packed::{Count, unpack, value_error};
 
 /// The cache of addresses; with those of scales it is int8.
 fn cache(k: usize, v: usize, scales: Option<(usize, usize)>) -> Cache {

@@ -35,6 +35,11 @@ pub fn pack<'py>(py: Python<'py>, words: &[u32]) -> PyResult<Bound<'py, PyBytes>
     })
 }
 
+/// What the core says is wrong with a value.
+pub fn value_error(error: impl ToString) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
 /// A number that is no less than zero. One that is negative or does not fit is a wrong value, not an overflow.
 pub struct Count<T>(pub T);
 

@@ -17,7 +17,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::lease::Lease;
-use crate::packed::{Count, pack, unpack};
+use crate::packed::{Count, pack, unpack, value_error};
 
 pub type Shared = Arc<Mutex<core::PrefixIndex>>;
 
@@ -30,7 +30,7 @@ pub fn lock(shared: &Shared) -> PyResult<MutexGuard<'_, core::PrefixIndex>> {
 pub fn raised(error: IndexError) -> PyErr {
     match error {
         IndexError::UnknownNode => PyLookupError::new_err(error.to_string()),
-        _ => PyValueError::new_err(error.to_string()),
+        _ => value_error(error),
     }
 }
 
@@ -84,7 +84,7 @@ pub fn page_keys<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let token_ids = unpack("token_ids", token_ids)?;
     let found = keys::page_keys(&token_ids, &counted(&stretches), page_size.0);
-    let found = found.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let found = found.map_err(value_error)?;
     Ok(PyBytes::new(py, found.as_flattened()))
 }
 
@@ -234,7 +234,7 @@ impl PrefixIndex {
         let tier = tier(name)?;
         py.detach(|| {
             let loaded = lock(&self.shared)?.load_tier(tier, dump, fingerprint);
-            loaded.map_err(|error| PyValueError::new_err(error.to_string()))
+            loaded.map_err(value_error)
         })
     }
 
@@ -260,7 +260,7 @@ impl PrefixIndex {
     ) -> PyResult<Self> {
         let (page_size, pages) = (page_size.0, pages.0);
         let loaded = py.detach(|| core::PrefixIndex::load(dump, fingerprint, page_size, pages));
-        let loaded = loaded.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let loaded = loaded.map_err(value_error)?;
         let loaded = loaded
             .with_pins(pin_pages_max.0)
             .with_tiers(host_slots.0, disk_slots.0);

@@ -40,6 +40,15 @@ impl PathToken {
         Self(u64::from(namespace.0) << 32 | u64::from(token_id))
     }
 
+    /// Those of pieces that stand in one namespace each.
+    pub(super) fn of<'a>(pieces: impl Iterator<Item = (NamespaceId, &'a [u32])>) -> Vec<Self> {
+        let mut pairs = Vec::new();
+        for (namespace, tokens) in pieces {
+            pairs.extend(tokens.iter().map(|&token| Self::new(namespace, token)));
+        }
+        pairs
+    }
+
     pub(super) fn is_in(self, namespace: NamespaceId) -> bool {
         self.0 >> 32 == u64::from(namespace.0)
     }

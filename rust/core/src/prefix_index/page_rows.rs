@@ -78,11 +78,7 @@ impl Tree {
 
     /// The pairs of a node's first page.
     pub(super) fn first_page(&self, node: &Node) -> Vec<PathToken> {
-        let mut pairs = Vec::with_capacity(self.page_size);
-        for (namespace, tokens) in self.page_pieces(node, 0) {
-            pairs.extend(tokens.iter().map(|&token| PathToken::new(namespace, token)));
-        }
-        pairs
+        PathToken::of(self.page_pieces(node, 0))
     }
 
     /// The tokens of a node's positions `range`.

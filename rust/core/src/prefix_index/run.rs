@@ -45,11 +45,7 @@ impl<'a> Run<'a> {
 
     /// The pairs of `range`.
     pub(super) fn pairs(&self, range: Range<usize>) -> Vec<PathToken> {
-        let mut pairs = Vec::with_capacity(range.len());
-        for (namespace, tokens) in self.pieces(range) {
-            pairs.extend(tokens.iter().map(|&token| PathToken::new(namespace, token)));
-        }
-        pairs
+        PathToken::of(self.pieces(range))
     }
 
     /// Add tokens at the end.
