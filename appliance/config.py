@@ -70,6 +70,8 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     waiting_max: PositiveInt = 256
     step_tokens_max: PositiveInt = 512
     threads: PositiveInt | None = None
+    trace_path: Path | None = None
+    trace_bytes_max: PositiveInt = GIB
 
 
 class DatabaseConfig(_Section, frozen=True, kw_only=True):
@@ -147,6 +149,10 @@ def parse_config(text: str, *, base: Path) -> Config:
         paths=Paths(
             data_dir=base / config.paths.data_dir,
             run_dir=base / config.paths.run_dir,
+        ),
+        engine=msgspec.structs.replace(
+            config.engine,
+            trace_path=config.engine.trace_path and base / config.engine.trace_path,
         ),
     )
 

@@ -27,6 +27,7 @@ from appliance.engine.scheduler import (
     tokens_to_reserve,
 )
 from appliance.engine.sequence import RequestKey, Sequence, State
+from appliance.engine.trace import TraceWriter
 from appliance.errors import (
     ApplianceError,
     GenerationFailed,
@@ -66,8 +67,9 @@ class EngineLoop:
         instance: str,
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
+        trace: TraceWriter | None = None,
     ) -> None:
-        """`instance` names this process in the nodes it gives out."""
+        """`instance` names this process in the nodes it gives out; `trace` records what they do."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
@@ -80,6 +82,7 @@ class EngineLoop:
         self._instance = instance
         self._clock = clock
         self._send = send
+        self._trace = trace
         self._arrivals = 0
         self._live: dict[RequestKey, Sequence] = {}
         self._waiting: list[Sequence] = []
@@ -122,6 +125,10 @@ class EngineLoop:
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
+        if self._trace is not None:
+            sequence.trace = self._trace.request(
+                request, ordinal=sequence.ordinal, arrived_s=sequence.arrived_at
+            )
         self._live[key] = sequence
         self._waiting.append(sequence)
 
@@ -378,6 +385,9 @@ class EngineLoop:
         node: Node | None = None,
     ) -> None:
         del self._live[sequence.key]
+        if sequence.trace is not None:
+            reply = sequence.ids(sequence.prompt_tokens, sequence.length).tobytes()
+            sequence.trace.ended(reason, sequence.new_tokens, reply)
         self._send(sequence.key[0], answers.finished(sequence, reason, node=node, error=error))
 
     def _refuse(self, connection: int, request_id: str, error: ApplianceError) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 
 from appliance._core import set_attention_threads
-from appliance.config import Config
+from appliance.config import Config, EngineConfig
 from appliance.engine.connections import Connections
-from appliance.engine.limits import fit_limits, usable_cores
+from appliance.engine.limits import EngineLimits, fit_limits, usable_cores
 from appliance.engine.service import EngineService
+from appliance.engine.trace import TraceWriter
+from appliance.engine.trace_file import FORMAT, Section
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
@@ -27,12 +30,14 @@ def run(config: Config) -> int:
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
+    page_bytes = bytes_per_page(model, config.engine.page_size)
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
-        bytes_per_page=bytes_per_page(model, config.engine.page_size),
+        bytes_per_page=page_bytes,
         cores=usable_cores(),
     )
+    trace = _trace(config.engine, limits, page_bytes // limits.page_size)
     set_attention_threads(limits.threads)
     decoder = load_model(config.model.path, config.engine.device, limits.threads)
     service = EngineService(
@@ -41,7 +46,25 @@ def run(config: Config) -> int:
         partial(Connections, config.paths.engine_socket),
         pid=os.getpid(),
         drain_s=config.server.drain_s,
+        trace=trace,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: service.stop())
     return service.serve()
+
+
+def _trace(config: EngineConfig, limits: EngineLimits, bytes_per_token: int) -> TraceWriter | None:
+    """The recorder of this run, closed by the end of the process. Raises ConfigError."""
+    if config.trace_path is None:
+        return None
+    section = Section(
+        format=FORMAT,
+        started_at=time.time(),
+        page_size=limits.page_size,
+        pages=limits.pages,
+        host_slots=0,
+        disk_slots=0,
+        onload_tokens_min=None,
+        bytes_per_token=bytes_per_token,
+    )
+    return TraceWriter(config.trace_path, section, bytes_max=config.trace_bytes_max)

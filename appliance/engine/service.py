@@ -15,6 +15,7 @@ from appliance.engine.invariants import check_engine
 from appliance.engine.limits import EngineLimits
 from appliance.engine.loop import EngineLoop
 from appliance.engine.runner import DeviceLost, Runner
+from appliance.engine.trace import TraceWriter
 from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
@@ -48,6 +49,7 @@ class EngineService:
         pid: int,
         drain_s: float,
         clock: Callable[[], float] = time.monotonic,
+        trace: TraceWriter | None = None,
     ) -> None:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`."""
         cache = decoder.new_cache(limits.pages, limits.page_size)
@@ -63,6 +65,7 @@ class EngineService:
             instance=uuid4().hex,
             clock=clock,
             send=self._put,
+            trace=trace,
         )
         self._clock = clock
         self._drain_s = drain_s
