@@ -1,6 +1,6 @@
-"""Plays a day of traffic to the real step loop, on a clock that only steps move. Never: chooses what comes.
+"""Plays a day of traffic to the real step loop, on a clock that steps move. Never: chooses what comes.
 
-Also the counts that a day is judged by, the engine's own: tokens of prompts and those found, once a request.
+Also the counts that a day is judged by, the engine's own: tokens of prompts and those found.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from appliance.engine.replay import Sizes
 from appliance.engine.scheduler import ADMIT_AHEAD_TOKENS
 from appliance.engine.trace import RequestTrace, TraceWriter
 from appliance.tokens import TokenIds
-from appliance.wire.frames import Generate, Node
+from appliance.wire.frames import FinishReason, Generate, Node
 from bench.day_engine import Measured
 from bench.day_traffic import Asked, Day
 
@@ -151,7 +151,7 @@ class DayIndex:
         node = Node(instance=INSTANCE, number=lease.node, tokens=end)
         lease.release()
         if running.trace is not None:
-            reason = "cancelled" if asked.stopped else "length"
+            reason: FinishReason = "cancelled" if asked.stopped else "length"
             running.trace.ended(reason, asked.reply_tokens, kept)
             running.trace.released()
         self._day.answered(asked, now, asked.reply, node)

@@ -88,7 +88,9 @@ class Day:
             step=limits.truncation_step_tokens,
         )
         source = random.Random(seed)
-        characters = [_ids(source, chat_format, shape.character_tokens) for _ in range(shape.characters)]
+        characters = [
+            _ids(source, chat_format, shape.character_tokens) for _ in range(shape.characters)
+        ]
         self._numbers = itertools.count(1)
         self._due: list[tuple[float, int, Chat]] = []
         for number in range(shape.chats):

@@ -1,16 +1,17 @@
-"""Plays a recorded trace on a prefix index of other sizes: what would have been found. Never: K/V, a clock.
+"""Plays a recorded trace on a prefix index of other sizes: what would be found. Never: K/V, a clock.
 
-The index is the engine's own, and the recorded order of admissions, commits and releases is kept, so with the
-recorded sizes the outcome is the recorded one. With others it is a prediction: a request for which there
-are no pages waits for the next release, those behind it wait too, and what it had done meanwhile it
-does at once.
+The index is the engine's own, and the recorded order of admissions, commits and releases is kept, so
+with the recorded sizes the outcome is the recorded one (but for ties: where pages of two branches match
+alike, the index takes the one with the lower ids, and ids are hidden). With others it is a prediction: a
+request for which there are no pages waits for the next release, those behind it wait too, and what it
+had done meanwhile it does at once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 from appliance import tokens
 from appliance._core import Lease, PrefixIndex
@@ -45,9 +46,10 @@ class Policy:
 class Outcome:
     """What was found, in tokens and pages.
 
-    `requests` and their `prompt_tokens` and `hit_tokens` count first admissions. `delayed` requests had to
-    wait for pages where the recorded ones did not, `refused` ones never fit, and `shortened` ones could
-    not keep all of their reply; `orphans` go on from a request that is not in the trace, and are left out.
+    `requests` and their `prompt_tokens` and `hit_tokens` count first admissions. `delayed` requests had
+    to wait for pages where the recorded ones did not, `refused` ones never fit, and `shortened` ones
+    could not keep all of their reply; `orphans` go on from a request that is not in the trace, and are
+    left out.
     """
 
     requests: int = 0
@@ -66,6 +68,15 @@ class Outcome:
     def hit_ratio(self) -> float:
         """Of all prompt tokens, those found; 0 without any."""
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @classmethod
+    def of_all(cls, outcomes: Iterable[Outcome]) -> Outcome:
+        """The sums."""
+        total = cls()
+        for outcome in outcomes:
+            for name, value in asdict(outcome).items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -228,9 +239,7 @@ class Replay:
         self._holders -= 1
 
 
-def _deeds(
-    requests: Sequence[Request], outcome: Outcome
-) -> Iterator[tuple[_Played, Mark]]:
+def _deeds(requests: Sequence[Request], outcome: Outcome) -> Iterator[tuple[_Played, Mark]]:
     """All deeds in the recorded order, without those of requests whose tokens are not all known."""
     deeds = sorted(
         ((mark, request) for request in requests for mark in request.marks),

@@ -226,7 +226,9 @@ def _open(path: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(file)
-        reason = "another engine writes it" if isinstance(error, BlockingIOError) else error.strerror
+        reason = (
+            "another engine writes it" if isinstance(error, BlockingIOError) else error.strerror
+        )
         raise ConfigError(f"engine.trace_path: {path}: {reason}") from error
     except ConfigError:
         os.close(file)

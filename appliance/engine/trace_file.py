@@ -1,8 +1,8 @@
 """The file of a recorded trace: its records, how they lie in it, and the reader. Never: writes one.
 
-A file holds sections, one for each engine that wrote to it: `MAGIC`, a `Section`, then a `Request` for each
-request that had pages. A record is its length and the CRC-32 of its body (both big-endian u32), then the
-body, a msgpack array. Where one is damaged, the next section's `MAGIC` is where reading goes on.
+A file holds sections, one for each engine that wrote to it: `MAGIC`, a `Section`, then a `Request` for
+each request that had pages. A record is its length and the CRC-32 of its body (both big-endian u32),
+then the body, a msgpack array. Where one is damaged, reading goes on at the next section's `MAGIC`.
 """
 
 from __future__ import annotations
