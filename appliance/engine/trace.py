@@ -39,7 +39,7 @@ class Hiding:
     (Luby and Rackoff, 1988); names through keyed BLAKE2b. The empty name stays empty: it means none.
     """
 
-    def __init__(self, random: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(self, random: Callable[[int], bytes]) -> None:
         halves = 1 << _HALF_BITS
         drawn = np.frombuffer(random(_ROUNDS * halves * 2), dtype="<u2")
         self._rounds = drawn.astype(np.uint32).reshape(_ROUNDS, halves)
@@ -69,9 +69,16 @@ class TraceWriter:
     reaches a request.
     """
 
-    def __init__(self, path: Path, section: Section, *, bytes_max: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        section: Section,
+        *,
+        bytes_max: int,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         """Append to the file, made with mode 0600. Raises ConfigError when it cannot be, or is in use."""
-        self._hiding = Hiding()
+        self._hiding = Hiding(random)
         self._bytes_max = bytes_max
         self._order = 0
         self._file: int | None = _open(path)

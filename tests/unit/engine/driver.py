@@ -12,6 +12,7 @@ from appliance._core import PrefixIndex
 from appliance.engine.invariants import check_engine
 from appliance.engine.loop import EngineLoop, LoopSettings
 from appliance.engine.sequence import State
+from appliance.engine.trace import TraceWriter
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
     Admitted,
@@ -44,6 +45,7 @@ class Driver:
         waiting_max: int = 64,
         step_tokens_max: int = 64,
         context_tokens_max: int | None = None,
+        trace: TraceWriter | None = None,
     ) -> None:
         self.decoder = decoder
         self.page_size = page_size
@@ -67,6 +69,7 @@ class Driver:
             instance="engine",
             clock=lambda: self.now,
             send=self._record,
+            trace=trace,
         )
         self._ids = (f"r{number}" for number in itertools.count(1))
 
