@@ -1,8 +1,8 @@
 """Hit ratio by token on a seeded day of traffic, measured and as `simulate` predicts it.
 
 First a scaled day on the real step loop with a tiny model: with its pages, half and a quarter of them,
-all also predicted from the trace of the first. Then a big day on the index alone, with memory as a share of what
-all chats together would fill. Nothing is timed. `python -m bench.day [chats of the big day]`.
+all also predicted from the trace of the first. Then a big day on the index alone, with memory as a
+share of what all chats together would fill. Nothing is timed. `python -m bench.day [chats of the big day]`.
 """
 
 from __future__ import annotations

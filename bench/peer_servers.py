@@ -194,10 +194,12 @@ class RunningServer:
         while time.monotonic() < started + READY_S_MAX:
             if self._process.poll() is not None:
                 raise RuntimeError(f"it ended with {self._process.returncode}")
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                with urllib.request.urlopen(f"{self.url}/v1/models", timeout=5):
-                    self.start_s = time.monotonic() - started
-                    return
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(f"{self.url}/v1/models", timeout=5),
+            ):
+                self.start_s = time.monotonic() - started
+                return
             time.sleep(0.2)
         raise RuntimeError(f"not ready after {READY_S_MAX:.0f} s")
 
