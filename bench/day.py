@@ -2,7 +2,7 @@
 
 First a scaled day on the real step loop with a tiny model: with its pages, half and a quarter of them,
 all also predicted from the trace of the first. Then a big day on the index alone, with memory as a
-share of what all chats together would fill. Nothing is timed. `python -m bench.day [chats of the big day]`.
+share of what all chats together would fill. Nothing is timed. `python -m bench.day [chats]`.
 """
 
 from __future__ import annotations
