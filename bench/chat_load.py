@@ -84,7 +84,7 @@ class LoadResult:
             f"p95 {_percentile(first, 0.95):.2f} s",
             f"whole message p50 {statistics.median(whole):.2f} s, "
             f"p95 {_percentile(whole, 0.95):.2f} s",
-            f"cached: {_share(self.answers)} of all prompt tokens, {_share(later)} from turn 2 on",
+            f"cached of the prompt tokens: {_share(self.answers)}, from turn 2 on {_share(later)}",
             self._failures(),
         ]
 

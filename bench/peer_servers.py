@@ -39,10 +39,11 @@ class Places:
 
 
 class ServerRecipe(ABC):
-    """One server. `model` is what its requests call the model."""
+    """One server. `model` is what its requests call the model; `ready_path` answers 200 once it can."""
 
     name: str
     model = "m"
+    ready_path = "/health"
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -69,6 +70,7 @@ class ApplianceServe(ServerRecipe):
     """This product, with the database that it brings."""
 
     name = "appliance serve"
+    ready_path = "/ready"
 
     @property
     def program(self) -> Path:
@@ -148,6 +150,7 @@ class TransformersServe(ServerRecipe):
     """transformers with continuous batching in float32."""
 
     name = "transformers serve float32"
+    ready_path = "/v1/models"
 
     def __init__(self, places: Places) -> None:
         super().__init__(places)
@@ -188,15 +191,15 @@ class RunningServer:
         self._process = process
         self._root = psutil.Process(process.pid)
 
-    def wait_ready(self) -> None:
-        """Until it lists its model. Raises RuntimeError when it ends before, or takes too long."""
+    def wait_ready(self, path: str) -> None:
+        """Until this path answers 200. Raises RuntimeError when it ends before, or takes too long."""
         started = time.monotonic()
         while time.monotonic() < started + READY_S_MAX:
             if self._process.poll() is not None:
                 raise RuntimeError(f"it ended with {self._process.returncode}")
             with (
                 contextlib.suppress(urllib.error.URLError, OSError),
-                urllib.request.urlopen(f"{self.url}/v1/models", timeout=5),
+                urllib.request.urlopen(f"{self.url}{path}", timeout=5),
             ):
                 self.start_s = time.monotonic() - started
                 return
@@ -249,7 +252,7 @@ def running(recipe: ServerRecipe, log: Path) -> Iterator[RunningServer]:
         )
     server = RunningServer(process, f"http://127.0.0.1:{port}")
     try:
-        server.wait_ready()
+        server.wait_ready(recipe.ready_path)
         yield server
     finally:
         server.stop()

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ LOG_LINES_SHOWN = 15
 def main() -> int:
     """Measure and print; 1 when a server that is there failed or an answer was lost."""
     options = _options()
+    # A killed run must not leave a server behind: the way out goes through its context.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threads = len(os.sched_getaffinity(0))
     print(
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} {platform.machine()} {_cpu()}, {threads} cores, "
@@ -79,9 +82,10 @@ async def _loads(url: str, model: str, options: argparse.Namespace) -> int:
     async with ChatClient(url, model, options.at_once) as client:
         # Compiling and first-use set-up belong to the start; other words than any chat's.
         warm_up = LoadShape(chats=1, at_once=1, turns=1, new_tokens=8, seed=99)
-        errors += len((await client.load(warm_up)).errors)
-        if errors == 0:
-            print(f"  one stream: {await client.decode_rate():.1f} tokens/s", flush=True)
+        told = (await client.load(warm_up)).errors
+        if told:
+            raise RuntimeError(f"the first request failed: {told[0]}")
+        print(f"  one stream: {await client.decode_rate():.1f} tokens/s", flush=True)
         for history in (0, options.history):
             shape = LoadShape(
                 chats=options.chats,
