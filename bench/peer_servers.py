@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-READY_S_MAX = 900.0
+READY_S_MAX = 1_800.0
 STOP_S_MAX = 60.0
 KV_BYTES = 4 << 30
 """What each server that can be told may keep in its cache."""

@@ -34,6 +34,9 @@ def test_relative_paths_are_relative_to_the_file() -> None:
     assert config.model.path == Path("/etc/appliance/m")
     assert config.paths.data_dir == Path("/etc/appliance/d")
     assert config.paths.run_dir == Path("/run/x")
+    assert config.engine.trace_path is None
+    traced = MINIMAL + '[engine]\ntrace_path = "t"\n'
+    assert parse_config(traced, base=Path("/e")).engine.trace_path == Path("/e/t")
 
 
 @pytest.mark.parametrize(
