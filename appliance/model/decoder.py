@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from torch.linalg import vector_norm
-from torch.nn.functional import embedding, linear, silu
+from torch.nn.functional import silu
 
 from appliance.errors import ModelError
 from appliance.model.attention import Backend, choose_backend
@@ -53,14 +53,14 @@ class Decoder:
         weights = self._weights
         attend = self._backend(batch, cache, self.config.heads)
         turns = self._turns[batch.positions.to(self.device)]
-        x = embedding(batch.token_ids.to(self.device), weights.embedding)
+        x = weights.embedding.rows(batch.token_ids.to(self.device))
         for index, layer in enumerate(weights.layers):
             q, k, v = self._project(x, layer, turns)
-            x += linear(attend(index, q, k, v).flatten(1), layer.output)
-            gate, up = linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-            x += linear(silu(gate).mul_(up), layer.down)
+            layer.output.add_to(x, attend(index, q, k, v).flatten(1))
+            gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+            layer.down.add_to(x, silu(gate).mul_(up))
         rows = x[batch.logit_rows.to(self.device)]
-        return linear(self._norm(rows, weights.final_norm), weights.lm_head)
+        return weights.lm_head(self._norm(rows, weights.final_norm))
 
     def _project(
         self, x: torch.Tensor, layer: Layer, turns: torch.Tensor
@@ -68,7 +68,7 @@ class Decoder:
         """Rotated q, rotated k and v of a layer's input, each [tokens, its heads, head_dim]."""
         config = self.config
         normed = self._norm(x, layer.attention_norm)
-        qkv = linear(normed, layer.qkv).view(len(x), -1, config.head_dim)
+        qkv = layer.qkv(normed).view(len(x), -1, config.head_dim)
         # Pairs lie side by side (see `Layer`), so a rotation is one complex multiplication.
         values_start = config.heads + config.kv_heads
         turning = qkv[:, :values_start].view(len(x), values_start, -1, 2)

@@ -16,6 +16,7 @@ import torch
 from appliance.errors import ModelError
 from appliance.model.config import ModelConfig
 from appliance.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_name
+from appliance.model.linear import FloatLinear, FloatTable, Linear, Table
 from appliance.model.safetensors_reader import read_checkpoint
 
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -23,7 +24,7 @@ TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One block's weights, float32; matrices are [out, in].
+    """One block's weights.
 
     qkv: the rows of q, then k, then v; gate_up: the rows of gate, then up. Within each head of q and
     k, row i + head_dim / 2 follows row i: elements that are rotated together lie side by side. The
@@ -31,21 +32,21 @@ class Layer:
     """
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    output: torch.Tensor
+    qkv: Linear
+    output: Linear
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """All weights, float32; `lm_head` is `embedding` itself in a tied model."""
+    """All weights; norms are float32; `lm_head` is `embedding` itself in a tied model."""
 
-    embedding: torch.Tensor
+    embedding: Table
     layers: tuple[Layer, ...]
     final_norm: torch.Tensor
-    lm_head: torch.Tensor
+    lm_head: Linear
 
 
 def load_weights(directory: Path, config: ModelConfig, device: torch.device) -> Weights:
@@ -55,12 +56,12 @@ def load_weights(directory: Path, config: ModelConfig, device: torch.device) -> 
     def place(*names: str) -> torch.Tensor:
         return _stack([checkpoint.tensor(name) for name in names], device)
 
-    embedding = place(EMBEDDING)
+    embedding = FloatTable(place(EMBEDDING))
     return Weights(
         embedding=embedding,
         layers=tuple(_layer(checkpoint, config, index, device) for index in range(config.layers)),
         final_norm=place(FINAL_NORM),
-        lm_head=embedding if config.tie_embeddings else place(LM_HEAD),
+        lm_head=embedding if config.tie_embeddings else FloatLinear(place(LM_HEAD)),
     )
 
 
@@ -75,11 +76,11 @@ def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int, device: tor
     qkv = [pairs("self_attn.q_proj"), pairs("self_attn.k_proj"), part("self_attn.v_proj")]
     return Layer(
         attention_norm=_stack([part("input_layernorm")], device),
-        qkv=_stack(qkv, device),
-        output=_stack([part("self_attn.o_proj")], device),
+        qkv=FloatLinear(_stack(qkv, device)),
+        output=FloatLinear(_stack([part("self_attn.o_proj")], device)),
         mlp_norm=_stack([part("post_attention_layernorm")], device),
-        gate_up=_stack([part("mlp.gate_proj"), part("mlp.up_proj")], device),
-        down=_stack([part("mlp.down_proj")], device),
+        gate_up=FloatLinear(_stack([part("mlp.gate_proj"), part("mlp.up_proj")], device)),
+        down=FloatLinear(_stack([part("mlp.down_proj")], device)),
     )
 
 
