@@ -11,8 +11,8 @@ from appliance.model.config import ModelConfig
 class KVCache:
     """K and V of all layers, in pages of `page_size` positions.
 
-    `data`: float32 [layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of the second axis is
-    K (rotated, its pairs side by side as in `weights.Layer`), 1 is V.
+    `data`: float32 [kv_layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of the second axis is
+    K (rotated, its pairs side by side as in `blocks.Layer`), 1 is V.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class KVCache:
         assert page_size > 0
         self.pages = pages
         self.page_size = page_size
-        shape = (config.layers, 2, pages, config.kv_heads, page_size, config.head_dim)
+        shape = (config.kv_layers, 2, pages, config.kv_heads, page_size, config.head_dim)
         self.data = _zeros(shape, device)
         self._layers = [(layer[0], layer[1]) for layer in self.data]
 
@@ -54,4 +54,4 @@ def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
 
 def bytes_per_page(config: ModelConfig, page_size: int) -> int:
     """Memory of one page over all layers, before a cache exists."""
-    return config.layers * 2 * config.kv_heads * page_size * config.head_dim * 4
+    return config.kv_layers * 2 * config.kv_heads * page_size * config.head_dim * 4
