@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -64,6 +64,7 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
     kv_cache_bytes: PositiveInt = 2 * GIB
+    kv_dtype: Literal["auto", "float32", "int8"] = "auto"
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16
     context_tokens_max: PositiveInt | None = None
     running_max: PositiveInt = 16

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import torch
+
 from appliance.config import EngineConfig
 from appliance.engine.loop import LoopSettings
 from appliance.errors import ConfigError
+from appliance.model.kv_cache import ELEMENT_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,7 @@ class EngineLimits:
 
     pages: int
     page_size: int
+    kv_dtype: torch.dtype = torch.float32
     threads: int
     loop: LoopSettings
 
@@ -47,6 +51,7 @@ def fit_limits(
     return EngineLimits(
         pages=pages,
         page_size=config.page_size,
+        kv_dtype=ELEMENT_TYPES[config.kv_dtype],
         threads=config.threads or cores,
         loop=LoopSettings(
             context_tokens_max=context_tokens_max,

@@ -14,7 +14,7 @@ from appliance.engine.service import EngineService
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
-from appliance.model.kv_cache import bytes_per_page
+from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
 
 
 def run(config: Config) -> int:
@@ -27,10 +27,11 @@ def run(config: Config) -> int:
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
+    kv_dtype = ELEMENT_TYPES[config.engine.kv_dtype]
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
-        bytes_per_page=bytes_per_page(model, config.engine.page_size),
+        bytes_per_page=bytes_per_page(model, config.engine.page_size, kv_dtype),
         cores=usable_cores(),
     )
     set_attention_threads(limits.threads)

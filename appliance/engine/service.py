@@ -50,7 +50,7 @@ class EngineService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`."""
-        cache = decoder.new_cache(limits.pages, limits.page_size)
+        cache = decoder.new_cache(limits.pages, limits.page_size, limits.kv_dtype)
         Runner(decoder, cache).warm_up()
         self._index = PrefixIndex(page_size=limits.page_size, pages=limits.pages)
         self._page_size = limits.page_size

@@ -41,6 +41,7 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         k_cache, v_cache = cache.layer(layer)
+        scales = _addresses(cache.layer_scales(layer))
         # The kernel gets bare addresses: what it assumes about memory is proved here.
         q = _checked(q, query_shape)
         k = _checked(k, key_shape)
@@ -52,6 +53,7 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             k_cache.data_ptr(),
             v_cache.data_ptr(),
             batch.slots,
+            scales=scales,
             kv_heads=kv_heads,
             head_dim=head_dim,
             pages=pages,
@@ -62,6 +64,7 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             q.data_ptr(),
             k_cache.data_ptr(),
             v_cache.data_ptr(),
+            scales=scales,
             query_starts=batch.query_starts,
             context_lens=batch.context_lens,
             page_tables=batch.page_tables,
@@ -76,6 +79,10 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
         return out
 
     return attend
+
+
+def _addresses(scales: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[int, int] | None:
+    return None if scales is None else (scales[0].data_ptr(), scales[1].data_ptr())
 
 
 def _checked(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -99,9 +106,7 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     queries_per_key = heads // kv_heads
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer)
-        k_cache[pages, :, rows] = k
-        v_cache[pages, :, rows] = v
+        cache.store(layer, pages, rows, k, v)
         out = torch.empty_like(q)
         for group in groups:
             # [members, new, kv_heads, queries_per_key, dim] -> queries of one key head side by side,
@@ -111,10 +116,10 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             query = query.permute(0, 2, 3, 1, 4).reshape(members, kv_heads, -1, head_dim)
             # What a masked row holds still counts where it is not finite, and a page that was used
             # before may hold anything past the context.
-            keys = k_cache[group.page_table].transpose(1, 2).flatten(2, 3)
-            keys = keys.masked_fill(group.unwritten, 0.0)
-            values = v_cache[group.page_table].transpose(1, 2).flatten(2, 3)
-            values = values.masked_fill(group.unwritten, 0.0)
+            keys, values = (
+                side.transpose(1, 2).flatten(2, 3).masked_fill(group.unwritten, 0.0)
+                for side in cache.gather(layer, group.page_table)
+            )
             mask = group.mask.repeat(1, 1, queries_per_key, 1)
             result = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             result = result.view(members, kv_heads, queries_per_key, new, head_dim)
@@ -176,10 +181,10 @@ def reference_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     contexts = unpack(batch.context_lens)
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer)
         for token, slot in enumerate(slots):
-            k_cache[slot // page_size, :, slot % page_size] = k[token]
-            v_cache[slot // page_size, :, slot % page_size] = v[token]
+            at = torch.tensor([slot])
+            cache.store(layer, at // page_size, at % page_size, k[token, None], v[token, None])
+        k_cache, v_cache = cache.gather(layer, torch.arange(cache.pages))
         out = torch.empty_like(q)
         for sequence, context in enumerate(contexts):
             start, stop = query_starts[sequence], query_starts[sequence + 1]
