@@ -6,10 +6,12 @@ import os
 import signal
 from functools import partial
 
+import torch
+
 from appliance._core import set_attention_threads
 from appliance.config import Config
 from appliance.engine.connections import Connections
-from appliance.engine.limits import fit_limits, usable_cores
+from appliance.engine.limits import available_memory_bytes, check_memory, fit_limits, usable_cores
 from appliance.engine.service import EngineService
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
@@ -34,6 +36,11 @@ def run(config: Config) -> int:
         bytes_per_page=bytes_per_page(model, config.engine.page_size, kv_dtype),
         cores=usable_cores(),
     )
+    check_memory(
+        config.engine,
+        on_gpu=config.engine.device != "cpu" and torch.cuda.is_available(),
+        available_bytes=available_memory_bytes(),
+    )
     set_attention_threads(limits.threads)
     decoder = load_model(config.model.path, config.engine.device, limits.threads)
     service = EngineService(
@@ -42,6 +49,7 @@ def run(config: Config) -> int:
         partial(Connections, config.paths.engine_socket),
         pid=os.getpid(),
         drain_s=config.server.drain_s,
+        kv_slots=config.paths.kv_slots,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: service.stop())

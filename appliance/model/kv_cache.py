@@ -113,6 +113,12 @@ class KVCache:
         for part, place in zip(self._parts(page), self._places(buffer), strict=True):
             part.copy_(place, non_blocking=True)
 
+    def finish_copies(self) -> None:
+        """Wait until the copies of `read_page` and `write_page` are done, so that the CPU may use
+        their buffers."""
+        if self.data.device.type == "cuda":
+            torch.cuda.current_stream(self.data.device).synchronize()
+
     def _parts(self, page: int) -> list[torch.Tensor]:
         assert 0 <= page < self.pages
         # Scales first: the float32 then begin where the buffer does, and are aligned with it.
