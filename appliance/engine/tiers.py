@@ -70,6 +70,8 @@ class Tiers:
 
         One number for both tiers, so the slower one that has pages decides.
         """
+        if self._disk is None and not self._host_keys:
+            return None
         stats = self._index.stats()
         if stats["pages_disk"] > 0:
             return self._costs.onload_tokens_min("disk")
@@ -151,7 +153,7 @@ class Tiers:
             buffer = self._disk.take_buffer(until - self._clock())
             if buffer is None:
                 break
-            self._fetch(page, buffer)
+            self._fetch(*page.source, buffer)
             self._disk.write(page.slot, page.key, buffer, arrival)
             saved += 1
         in_time = self._disk.finish(until - self._clock())
@@ -226,10 +228,7 @@ class Tiers:
         if buffer is None:
             self._dropped_writes += 1
             return
-        place: SavedPage = SavedPage(
-            key=key, source=("host" if source == "host" else "device", number), slot=slot
-        )
-        self._fetch(place, buffer)
+        self._fetch(source, number, buffer)
         (arrival,) = self._disk.next_arrivals(1)
         self._disk.write(slot, key, buffer, arrival)
 
@@ -243,10 +242,9 @@ class Tiers:
             self._finish_read()
         return self._disk.take_buffer(until - self._clock())
 
-    def _fetch(self, page: SavedPage, buffer: torch.Tensor) -> None:
+    def _fetch(self, source: str, number: int, buffer: torch.Tensor) -> None:
         """Copy a page of the device or the host arena into a buffer, at once."""
-        tier, number = page.source
-        if tier == "device":
+        if source == "device":
             self._cache.read_page(number, buffer)
             self._cache.finish_copies()
         else:

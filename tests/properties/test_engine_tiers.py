@@ -1,6 +1,6 @@
 """Cached = recomputed through every tier: a real loop, host memory, a real file, and restarts.
 
-`ENGINE_TIER_OPERATIONS` sets how many random operations there are; the full number is 10,000.
+`ENGINE_TIER_OPERATIONS` sets how many random operations there are, a quarter of them in each form.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import Sampling
@@ -19,15 +20,18 @@ from tests.unit.engine.driver import Driver
 
 __all__ = ["decoder", "model_directory"]
 
-OPERATIONS = int(os.environ.get("ENGINE_TIER_OPERATIONS", "1200"))
+OPERATIONS = int(os.environ.get("ENGINE_TIER_OPERATIONS", "2000"))
 
 
 class Box:
     """Chats on an engine whose device holds two of them, and which is stopped now and then."""
 
-    def __init__(self, decoder: Decoder, path: Path, seed: int, *, host: int, disk: int) -> None:
+    def __init__(
+        self, decoder: Decoder, path: Path, seed: int, *, host: int, disk: int, dtype: torch.dtype
+    ) -> None:
         self.random = random.Random(seed)
         self.decoder, self.path, self.host, self.disk = decoder, path, host, disk
+        self.dtype = dtype
         self.totals: dict[str, float] = {}
         self.chats = Chats(self.start(), seed)
         self.chats.histories = [ids(seed * 100 + i, 40 + 3 * i) for i in range(10)]
@@ -42,6 +46,7 @@ class Box:
             host_slots=self.host,
             disk_slots=self.disk,
             kv_slots=self.path if self.disk else None,
+            kv_dtype=self.dtype,
         )
 
     def restart(self) -> None:
@@ -67,12 +72,21 @@ class Box:
             self.totals[name] = self.totals.get(name, 0) + value
 
 
-@pytest.mark.parametrize(("host", "disk"), [(9, 0), (0, 60), (9, 60)])
+@pytest.mark.parametrize(
+    ("host", "disk", "dtype"),
+    [
+        (9, 0, torch.float32),
+        (0, 60, torch.float32),
+        (9, 60, torch.float32),
+        (9, 60, torch.int8),
+    ],
+)
 def test_random_chats_through_the_tiers_equal_recomputations(
-    decoder: Decoder, tmp_path: Path, host: int, disk: int
+    decoder: Decoder, tmp_path: Path, host: int, disk: int, dtype: torch.dtype
 ) -> None:
-    box = Box(decoder, tmp_path / "kv" / "slots", host + disk, host=host, disk=disk)
-    operations = OPERATIONS // 3
+    path = tmp_path / "kv" / "slots"
+    box = Box(decoder, path, host + disk, host=host, disk=disk, dtype=dtype)
+    operations = OPERATIONS // 4
     for _ in range(operations):
         box.chats.act()
         if box.random.random() < 0.004:
@@ -80,7 +94,7 @@ def test_random_chats_through_the_tiers_equal_recomputations(
     box.restart()
     box.chats.driver.tiers.close()
     assert box.totals["offloaded_pages"] > operations / 40
-    assert box.totals["tier_restored_pages"] > operations / 40
+    assert box.totals["tier_restored_pages"] > operations / 100
     assert box.totals["tier_rejected_pages"] == 0
     assert box.totals["tier_dropped_writes"] == 0
 

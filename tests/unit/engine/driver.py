@@ -30,6 +30,8 @@ from tests.reference.uncached import uncached_logits
 
 GREEDY = Sampling(temperature=0.0, logprobs=20)
 TOLERANCE = 1e-4
+INT8_TOLERANCE = 0.02
+"""A rounding of float32 can move a number of an int8 row by one."""
 STEPS_MAX = 5000
 CONNECTION = 1
 
@@ -201,12 +203,14 @@ class Driver:
         reply = self.reply(request_id)
         if not reply:
             return
-        logits = uncached_logits(self.decoder, prompt + reply)
+        dtype = self.cache.data.dtype
+        tolerance = INT8_TOLERANCE if dtype == torch.int8 else TOLERANCE
+        logits = uncached_logits(self.decoder, prompt + reply, dtype)
         rows = torch.log_softmax(logits[len(prompt) - 1 : -1], dim=-1)
         for place, (token_id, row) in enumerate(zip(reply, rows, strict=True)):
-            assert float(row.max() - row[token_id]) < TOLERANCE, (
+            assert float(row.max() - row[token_id]) < tolerance, (
                 f"{request_id}: token {place} is {token_id}, not {int(row.argmax())}"
             )
         for entry, row in zip(self.logprobs(request_id), rows, strict=True):
             for token_id, logprob in [(entry.token_id, entry.logprob), *entry.top]:
-                assert abs(float(row[token_id]) - logprob) < TOLERANCE
+                assert abs(float(row[token_id]) - logprob) < tolerance

@@ -31,6 +31,7 @@ from appliance.wire.frames import Admitted, Generate, Sampling
 from tests.engine_fixtures import decoder, engine_in_thread, model_directory
 from tests.model_fixtures import tiny_model, write_directory
 from tests.unit.engine.driver import Driver
+from tests.unit.engine.faulty_decoder import FaultyDecoder
 
 __all__ = ["decoder", "model_directory"]
 
@@ -223,6 +224,32 @@ def test_pages_of_another_element_type_are_not_used(start: Start, decoder: Decod
     driver.tiers.save(10)
     driver = start(kv_dtype=torch.int8)
     assert driver.index.stats()["pages_disk"] == 0
+
+
+def test_pages_come_back_only_where_that_is_faster_than_computing_them(
+    start: Start, decoder: Decoder
+) -> None:
+    step_s = 10.0
+    driver = start(FaultyDecoder(decoder, lambda _: tick()))
+
+    def tick() -> None:
+        driver.now += step_s
+
+    on_disk(driver)
+    assert driver.tiers.stats()["prefill_token_seconds"] > 0.1
+    assert_hit(driver, FIRST, ALICE, 64)
+    assert driver.tiers.stats()["tier_disk_page_seconds"] > 0
+    step_s = 1e-9
+    for seed in range(40):
+        driver.run(list(range(3 + seed, 150 + seed)), new_tokens_max=1)
+    assert driver.tiers.stats()["prefill_token_seconds"] < 1
+    for seed in range(60):
+        driver.run(list(range(3, 103)) + [3 + seed] * 90, new_tokens_max=1)
+    on_disk(driver)
+    restored = driver.tiers.stats()["tier_restored_pages"]
+    run = driver.run(FIRST, namespace=ALICE)
+    assert driver.tiers.stats()["tier_restored_pages"] == restored
+    driver.compare_with_recomputation(run)
 
 
 def test_int8_pages_come_back_with_the_same_bits(start: Start) -> None:
