@@ -127,6 +127,37 @@ def test_a_chat_comes_back_from_host_memory_and_from_disk_and_after_a_restart(
     other.tiers.close()
 
 
+def test_what_is_restored_for_one_request_is_there_for_the_next_in_the_same_step(
+    decoder: Decoder,
+) -> None:
+    driver = Driver(decoder, pages=14, host_slots=30)
+    driver.run(ids(1, 100))
+    driver.run(ids(2, 200), new_tokens_max=20)
+    runs = [driver.submit(ids(1, 100) + ids(seed, 5)) for seed in (3, 4)]
+    driver.step()
+    assert [driver.hit(run) for run in runs] == [96, 96]
+    assert driver.index.stats()["onloaded_tokens"] == 96, "the pages were restored twice"
+    driver.finish()
+    for run in runs:
+        driver.compare_with_recomputation(run)
+
+
+def test_a_page_is_offloaded_before_rows_are_copied_into_it(decoder: Decoder) -> None:
+    driver = Driver(decoder, pages=14, host_slots=100)
+    driver.run(ids(1, 100), new_tokens_max=4)
+    driver.run(ids(2, 100), new_tokens_max=4)
+    # Every page is in use or cached now, so what is copied into was another chat's.
+    for keep in range(21, 31):
+        branch = driver.submit(ids(2, 100)[:keep] + ids(keep, 40), new_tokens_max=2)
+        driver.finish()
+        driver.compare_with_recomputation(branch)
+    for seed in (1, 2):
+        again = driver.run(ids(seed, 100), new_tokens_max=4)
+        assert driver.hit(again) >= 96
+        driver.compare_with_recomputation(again)
+    assert driver.tiers.stats()["tier_restored_pages"] > 0
+
+
 def test_a_request_that_is_cancelled_before_its_first_token_keeps_what_was_restored(
     decoder: Decoder,
 ) -> None:

@@ -125,6 +125,17 @@ def test_a_page_of_another_tenant_that_is_put_in_place_is_not_restored(
     assert_hit(driver, SECOND, BOB, 80)
 
 
+def test_a_host_slot_with_another_page_than_the_index_says_is_not_restored(start: Start) -> None:
+    driver = start(host_slots=30)
+    on_disk(driver)
+    keys = driver.tiers._host_keys
+    stretches = [(driver.decoder.fingerprint.encode() + ALICE, len(FIRST))]
+    third = page_keys(tokens.pack(FIRST), stretches, driver.page_size)[64:96]
+    keys[keys.index(third)] = b"another page"
+    assert_hit(driver, FIRST, ALICE, 32)
+    assert_hit(driver, SECOND, BOB, 80)
+
+
 def fails(code: int) -> Callable[..., int]:
     def call(*_: object) -> int:
         raise OSError(code, os.strerror(code))
