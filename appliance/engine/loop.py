@@ -27,6 +27,7 @@ from appliance.engine.scheduler import (
     tokens_to_reserve,
 )
 from appliance.engine.sequence import RequestKey, Sequence, State
+from appliance.engine.tiers import Tiers
 from appliance.errors import (
     ApplianceError,
     GenerationFailed,
@@ -63,15 +64,17 @@ class EngineLoop:
         index: PrefixIndex,
         settings: LoopSettings,
         *,
+        tiers: Tiers | None = None,
         instance: str,
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
     ) -> None:
-        """`instance` names this process in the nodes it gives out."""
+        """`tiers` keep what the index evicts; `instance` names this process in the nodes it gives out."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
         self._index = index
+        self._tiers = tiers or Tiers(index, cache)
         self._page_size = cache.page_size
         self._settings = settings
         self._limits = RequestLimits(
@@ -155,7 +158,9 @@ class EngineLoop:
         if not chunks:
             return
         self.counters.steps += 1
+        started = self._clock()
         outcomes = self._runner.run(chunks)
+        self._tiers.took_step(sum(chunk.count for chunk in chunks), self._clock() - started)
         sampled = iter(self._sample(chunks, outcomes))
         for chunk, outcome in zip(chunks, outcomes, strict=True):
             if isinstance(outcome, ApplianceError):
@@ -173,7 +178,10 @@ class EngineLoop:
             while sequence.state is State.RUNNING:
                 assert sequence.lease is not None
                 needed = sequence.room_needed
-                if needed <= sequence.lease.tokens_reserved or sequence.lease.grow(needed):
+                if needed <= sequence.lease.tokens_reserved:
+                    break
+                if sequence.lease.grow(needed):
+                    self._tiers.carry_out()
                     break
                 self._preempt(preemption_victim(self._running))
 
@@ -211,7 +219,9 @@ class EngineLoop:
                 return False
             self._fail(sequence, InsufficientMemory("the cache has no room for this request"))
             return True
-        # Before anything else: a later admission or growth may take the source page.
+        # Before anything is written into its pages: pages that were evicted for it go, restored ones
+        # come. Then the copy, for a later admission or growth may take its source.
+        self._tiers.settle(lease)
         if lease.copy is not None:
             self._runner.copy_rows(lease.copy)
         sequence.hold(lease)
@@ -244,6 +254,7 @@ class EngineLoop:
             after=after,
             conversation=sequence.request.conversation,
             resumes=sequence.lost_tokens is not None,
+            onload_tokens_min=self._tiers.onload_tokens_min(),
         )
 
     def _history(self, sequence: Sequence) -> History:
