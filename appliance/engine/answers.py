@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from appliance import tokens
+from appliance.engine.sampler import Sampled
 from appliance.engine.sequence import Sequence
 from appliance.errors import ApplianceError
-from appliance.wire.frames import Admitted, Finished, FinishReason, Node
+from appliance.wire.frames import Admitted, Finished, FinishReason, Node, Tokens
 
 
 def admitted(sequence: Sequence, *, hit_tokens: int, queue_wait_ms: float) -> Admitted:
@@ -14,6 +16,15 @@ def admitted(sequence: Sequence, *, hit_tokens: int, queue_wait_ms: float) -> Ad
         prompt_tokens=sequence.prompt_tokens,
         prefix_hit_tokens=hit_tokens,
         queue_wait_ms=queue_wait_ms,
+    )
+
+
+def token(sequence: Sequence, sampled: Sampled) -> Tokens:
+    """The reply grew by one token."""
+    return Tokens(
+        request_id=sequence.request.request_id,
+        token_ids=tokens.pack([sampled.token_id]),
+        logprobs=None if sampled.logprobs is None else [sampled.logprobs],
     )
 
 

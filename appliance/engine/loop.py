@@ -7,8 +7,7 @@ logits at its end, which depend on all of it, are finite.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance import tokens
@@ -16,20 +15,21 @@ from appliance._core import Lease, PrefixIndex
 from appliance.engine import answers
 from appliance.engine.admission import RequestLimits, check_request, make_sequence
 from appliance.engine.counters import Counters
-from appliance.engine.runner import Outcome, Runner
-from appliance.engine.sampler import Choice, History, Sampled, needs_history, sample
+from appliance.engine.endings import Endings
+from appliance.engine.replies import Replies
+from appliance.engine.runner import Runner
+from appliance.engine.sampler import History, needs_history
 from appliance.engine.scheduler import (
-    Chunk,
     admission_order,
     is_worth_resuming,
     plan_step,
     preemption_victim,
     tokens_to_reserve,
 )
-from appliance.engine.sequence import RequestKey, Sequence, State
+from appliance.engine.sequence import Sequence, State
+from appliance.engine.sequence_set import SequenceSet
 from appliance.errors import (
     ApplianceError,
-    GenerationFailed,
     InsufficientMemory,
     InvalidRequest,
     Overloaded,
@@ -38,9 +38,7 @@ from appliance.errors import (
 )
 from appliance.model.decoder import Decoder
 from appliance.model.kv_cache import KVCache
-from appliance.wire.frames import FinishReason, Frame, Generate, Node, Tokens
-
-log = logging.getLogger("appliance.engine")
+from appliance.wire.frames import Frame, Generate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,102 +78,97 @@ class EngineLoop:
         self._instance = instance
         self._clock = clock
         self._send = send
-        self._arrivals = 0
-        self._live: dict[RequestKey, Sequence] = {}
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
-        self._closing: list[Sequence] = []
+        self._set = SequenceSet()
+        self._endings = Endings(self._set, self.counters, instance=instance, send=send)
+        self._replies = Replies(self._endings, self.counters, send=send)
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits, runs or closes: `step` would do nothing."""
-        return not (self._waiting or self._running or self._closing)
+        return self._set.is_empty
 
     @property
     def sequences(self) -> dict[State, tuple[Sequence, ...]]:
         """The sequences by state, for statistics and checks."""
-        return {
-            State.WAITING: tuple(self._waiting),
-            State.RUNNING: tuple(self._running),
-            State.CLOSING: tuple(self._closing),
-        }
+        return self._set.by_state()
 
     def submit(self, connection: int, request: Generate) -> None:
         """Queue a request, or finish it as failed when it is not valid or the queue is full."""
         self.counters.submitted += 1
         key = (connection, request.request_id)
         try:
-            if key in self._live:
+            if self._set.live(key) is not None:
                 raise InvalidRequest("this request_id is already in use", param="request_id")
             check_request(request, self._limits)
-            if len(self._waiting) >= self._settings.waiting_max:
-                raise Overloaded(f"{len(self._waiting)} requests are waiting already")
+            waiting = self._set.count(State.WAITING)
+            if waiting >= self._settings.waiting_max:
+                raise Overloaded(f"{waiting} requests are waiting already")
         except ApplianceError as error:
-            self._refuse(connection, request.request_id, error)
+            self._endings.refuse(connection, request.request_id, error)
             return
-        self._arrivals += 1
+        self._set.arrivals += 1
         sequence = make_sequence(
             request,
             key=key,
-            ordinal=self._arrivals,
+            ordinal=self._set.arrivals,
             arrived_at=self._clock(),
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
-        self._live[key] = sequence
-        self._waiting.append(sequence)
+        self._set.add(sequence)
 
     def cancel(self, connection: int, request_id: str, keep_tokens: int) -> None:
         """Stop a request and free its pages now; an unknown or finished one is left alone."""
-        sequence = self._live.get((connection, request_id))
+        sequence = self._set.live((connection, request_id))
         if sequence is not None:
             kept = min(max(keep_tokens, 0), sequence.new_tokens)
-            self._end(sequence, "cancelled", commit=sequence.prompt_tokens + kept)
+            self._endings.cancel(sequence, commit=sequence.prompt_tokens + kept)
 
     def disconnect(self, connection: int) -> None:
         """Cancel all requests of a connection that is gone; how much was seen is not known."""
-        for sequence in [s for s in self._live.values() if s.key[0] == connection]:
-            self._end(sequence, "cancelled", commit=sequence.prompt_tokens)
+        for sequence in self._set.all_live():
+            if sequence.key[0] == connection:
+                self._endings.cancel(sequence, commit=sequence.prompt_tokens)
 
     def refuse_waiting(self) -> None:
         """Fail what waits, for a drain."""
-        for sequence in list(self._waiting):
-            self._fail(sequence, ShuttingDown("the engine is shutting down"))
+        for sequence in self._set.waiting:
+            self._endings.fail(sequence, ShuttingDown("the engine is shutting down"))
 
     def fail_all(self, error: ApplianceError) -> None:
         """Fail every request that is not finished, for the end of the process."""
-        for sequence in list(self._live.values()):
-            self._fail(sequence, error)
+        for sequence in self._set.all_live():
+            self._endings.fail(sequence, error)
 
     def step(self) -> None:
         """Admit, run one batch, and send what came of it. Raises DeviceLost."""
         self._make_room()
         self._admit()
-        chunks = plan_step(self._closing, self._running, self._settings.step_tokens_max)
+        chunks = plan_step(self._set.closing, self._set.running, self._settings.step_tokens_max)
         if not chunks:
             return
         self.counters.steps += 1
         outcomes = self._runner.run(chunks)
-        sampled = iter(self._sample(chunks, outcomes))
+        sampled = iter(self._replies.sample(chunks, outcomes))
         for chunk, outcome in zip(chunks, outcomes, strict=True):
             if isinstance(outcome, ApplianceError):
-                self._fail(chunk.sequence, outcome)
+                self._endings.fail(chunk.sequence, outcome)
                 continue
             chunk.sequence.computed += chunk.count
             if outcome is not None:
-                self._take(chunk.sequence, next(sampled))
+                self._replies.take(chunk.sequence, next(sampled))
             elif chunk.sequence.state is State.CLOSING:
-                self._close(chunk.sequence)
+                self._endings.close(chunk.sequence)
 
     def _make_room(self) -> None:
         """Give running sequences pages for the step, oldest first, taking them from the youngest."""
-        for sequence in sorted(self._running, key=lambda sequence: sequence.ordinal):
+        for sequence in sorted(self._set.running, key=lambda sequence: sequence.ordinal):
             while sequence.state is State.RUNNING:
                 assert sequence.lease is not None
                 needed = sequence.room_needed
                 if needed <= sequence.lease.tokens_reserved or sequence.lease.grow(needed):
                     break
-                self._preempt(preemption_victim(self._running))
+                self._preempt(preemption_victim(self._set.running))
 
     def _preempt(self, sequence: Sequence) -> None:
         self.counters.preempted += 1
@@ -183,20 +176,20 @@ class EngineLoop:
         sequence.commit(sequence.computed)
         sequence.recall()
         sequence.release()
-        sequence.state = State.WAITING
-        self._running.remove(sequence)
-        self._waiting.append(sequence)
+        self._set.move(sequence, State.WAITING)
 
     def _admit(self) -> None:
-        for sequence in admission_order(self._waiting, self._closing):
-            if len(self._running) >= self._settings.running_max or not self._start(sequence):
+        for sequence in admission_order(self._set.waiting, self._set.closing):
+            if self._set.count(State.RUNNING) >= self._settings.running_max:
+                break
+            if not self._start(sequence):
                 break
 
     def _start(self, sequence: Sequence) -> bool:
         """Run a waiting sequence if its pages can be had; False keeps those behind it waiting."""
         if sequence.lost_tokens is not None and not is_worth_resuming(
             sequence,
-            running=len(self._running),
+            running=self._set.count(State.RUNNING),
             pages_available=self._pages_available(),
             page_size=self._page_size,
         ):
@@ -204,12 +197,13 @@ class EngineLoop:
         try:
             lease = self._lease(sequence)
         except UnknownNode as error:
-            self._fail(sequence, error)
+            self._endings.fail(sequence, error)
             return True
         if lease is None:
-            if self._running or self._closing:
+            if self._set.running or self._set.closing:
                 return False
-            self._fail(sequence, InsufficientMemory("the cache has no room for this request"))
+            no_room = InsufficientMemory("the cache has no room for this request")
+            self._endings.fail(sequence, no_room)
             return True
         # Before anything else: a later admission or growth may take the source page.
         if lease.copy is not None:
@@ -219,9 +213,7 @@ class EngineLoop:
             sequence.recall()
         if sequence.history is None and needs_history(sequence.request.sampling):
             sequence.history = self._history(sequence)
-        sequence.state = State.RUNNING
-        self._waiting.remove(sequence)
-        self._running.append(sequence)
+        self._set.move(sequence, State.RUNNING)
         self._announce(sequence, lease.hit_tokens)
         return True
 
@@ -268,121 +260,6 @@ class EngineLoop:
         wait_ms = (self._clock() - sequence.arrived_at) * 1000
         event = answers.admitted(sequence, hit_tokens=hit_tokens, queue_wait_ms=wait_ms)
         self._send(sequence.key[0], event)
-
-    def _sample(self, chunks: Iterable[Chunk], outcomes: list[Outcome]) -> list[Sampled | None]:
-        """The next token of each chunk that has logits, in order; None where they are not finite."""
-        rows, choices = [], []
-        for chunk, outcome in zip(chunks, outcomes, strict=True):
-            if outcome is None or isinstance(outcome, ApplianceError):
-                continue
-            rows.append(outcome)
-            choices.append(
-                Choice(
-                    sampling=chunk.sequence.request.sampling,
-                    seed=chunk.sequence.seed,
-                    position=chunk.sequence.length,
-                    history=chunk.sequence.history,
-                )
-            )
-        return sample(rows, choices)
-
-    def _take(self, sequence: Sequence, sampled: Sampled | None) -> None:
-        """Append a sampled token, or end the reply."""
-        if sampled is None:
-            log.error("logits_not_finite", extra={"request_id": sequence.key[1]})
-            self._fail(sequence, GenerationFailed("the model gave no finite logits"))
-            return
-        if sequence.new_tokens == 0:
-            sequence.commit(sequence.prompt_tokens)
-        if sampled.token_id in sequence.stop_token_ids:
-            self._finish(sequence, "stop")
-            return
-        sequence.tokens.append(sampled.token_id)
-        sequence.new_tokens += 1
-        self.counters.new_tokens += 1
-        if sequence.history is not None:
-            sequence.history.add(sampled.token_id)
-        connection, request_id = sequence.key
-        event = Tokens(
-            request_id=request_id,
-            token_ids=tokens.pack([sampled.token_id]),
-            logprobs=None if sampled.logprobs is None else [sampled.logprobs],
-        )
-        self._send(connection, event)
-        if sequence.new_tokens >= sequence.request.new_tokens_max:
-            self._finish(sequence, "length")
-
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """The reply is complete: say so now, write the K/V still missing in the next step."""
-        self.counters.finished += 1
-        sequence.tokens.frombytes(sequence.closing)
-        self._tell_finished(sequence, reason, node=self._node(sequence, sequence.length))
-        sequence.state = State.CLOSING
-        sequence.arrivals_before_end = self._arrivals
-        self._running.remove(sequence)
-        self._closing.append(sequence)
-        self._close(sequence)
-
-    def _close(self, sequence: Sequence) -> None:
-        """Commit and release a closing sequence once all its K/V are written."""
-        if sequence.pending_tokens == 0:
-            sequence.commit(sequence.length)
-            sequence.release()
-            self._closing.remove(sequence)
-
-    def _fail(self, sequence: Sequence, error: ApplianceError) -> None:
-        if sequence.state is State.CLOSING:
-            # Its Finished is out; only what was written before this step is kept.
-            sequence.commit(sequence.computed)
-            sequence.release()
-            self._closing.remove(sequence)
-            return
-        self._end(sequence, "failed", commit=0, error=error)
-
-    def _end(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        *,
-        commit: int,
-        error: ApplianceError | None = None,
-    ) -> None:
-        """End a waiting or running sequence at once; its first `commit` tokens stay cached."""
-        node = None
-        if sequence.state is State.RUNNING:
-            sequence.commit(commit)
-            node = self._node(sequence, min(commit, sequence.computed))
-            sequence.release()
-            self._running.remove(sequence)
-        else:
-            self._waiting.remove(sequence)
-        if error is None:
-            self.counters.cancelled += 1
-        else:
-            self.counters.failed += 1
-        self._tell_finished(sequence, reason, error, node=node)
-
-    def _node(self, sequence: Sequence, tokens: int) -> Node | None:
-        """Where this sequence leaves off, with that many tokens committed by its end."""
-        assert sequence.lease is not None
-        if tokens == 0:
-            return None
-        return Node(instance=self._instance, number=sequence.lease.node, tokens=tokens)
-
-    def _tell_finished(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        error: ApplianceError | None = None,
-        *,
-        node: Node | None = None,
-    ) -> None:
-        del self._live[sequence.key]
-        self._send(sequence.key[0], answers.finished(sequence, reason, node=node, error=error))
-
-    def _refuse(self, connection: int, request_id: str, error: ApplianceError) -> None:
-        self.counters.refused += 1
-        self._send(connection, answers.refused(request_id, error))
 
     def _pages_available(self) -> int:
         pages = self._index.stats()
