@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance import tokens
 from appliance.engine.sampler import Sampled
 from appliance.engine.sequence import Sequence
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, Overloaded
 from appliance.wire.frames import Admitted, Finished, FinishReason, Node, Tokens
 
 
@@ -39,6 +39,7 @@ def finished(
         node=node,
         error_code=None if error is None else error.code,
         error_message=None if error is None else error.message,
+        retry_after_s=_retry_after_s(error),
     )
 
 
@@ -50,4 +51,9 @@ def refused(request_id: str, error: ApplianceError) -> Finished:
         new_tokens=0,
         error_code=error.code,
         error_message=error.message,
+        retry_after_s=_retry_after_s(error),
     )
+
+
+def _retry_after_s(error: ApplianceError | None) -> int | None:
+    return error.retry_after_s if isinstance(error, Overloaded) else None

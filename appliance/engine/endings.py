@@ -11,7 +11,7 @@ from appliance.engine import answers
 from appliance.engine.counters import Counters
 from appliance.engine.sequence import Sequence, State
 from appliance.engine.sequence_set import SequenceSet
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, DeadlineExceeded, Overloaded, UnknownNode
 from appliance.wire.frames import FinishReason, Frame, Node
 
 
@@ -66,9 +66,29 @@ class Endings:
             # Its Finished is out; only what was written before this step is kept.
             self._leave(sequence, commit=sequence.computed)
             return
-        self._counters.failed += 1
+        self._count(error)
         self._tell(sequence, "failed", error=error)
         self._leave(sequence, commit=0)
+
+    def expire(self, sequence: Sequence) -> None:
+        """End a live sequence whose deadline is over; its prompt, as far as computed, stays cached."""
+        error = DeadlineExceeded(
+            f"the request did not finish within its deadline of {sequence.request.deadline_ms} ms"
+        )
+        self._count(error)
+        self._tell(sequence, "failed", error=error)
+        is_running = sequence.state is State.RUNNING
+        self._leave(sequence, commit=sequence.prompt_tokens if is_running else 0)
+
+    def _count(self, error: ApplianceError) -> None:
+        if isinstance(error, DeadlineExceeded):
+            self._counters.deadline_exceeded += 1
+        elif isinstance(error, UnknownNode):
+            self._counters.unknown_node += 1
+        elif isinstance(error, Overloaded):
+            self._counters.refused += 1
+        else:
+            self._counters.failed += 1
 
     def _leave(self, sequence: Sequence, *, commit: int) -> None:
         if commit > 0:

@@ -14,25 +14,35 @@ from appliance import tokens
 from appliance._core import Lease, PrefixIndex
 from appliance.engine import answers
 from appliance.engine.admission import RequestLimits, check_request, make_sequence
-from appliance.engine.counters import Counters
+from appliance.engine.chunk import Chunk
+from appliance.engine.counters import Counters, stats_values
 from appliance.engine.endings import Endings
+from appliance.engine.precedence import (
+    gives_way,
+    next_to_admit,
+    preemption_victim,
+    prefill_order,
+    room_order,
+)
+from appliance.engine.queue_limits import AdmissionPace, full_queue
 from appliance.engine.replies import Replies
 from appliance.engine.runner import Runner
 from appliance.engine.sampler import History, needs_history
 from appliance.engine.scheduler import (
-    admission_order,
+    StepBudget,
     is_worth_resuming,
     plan_step,
-    preemption_victim,
     tokens_to_reserve,
 )
 from appliance.engine.sequence import Sequence, State
 from appliance.engine.sequence_set import SequenceSet
+from appliance.engine.shares import TenantShares
+from appliance.engine.step_cost import StepCost, shape_of
+from appliance.engine.step_times import StepTimes
 from appliance.errors import (
     ApplianceError,
     InsufficientMemory,
     InvalidRequest,
-    Overloaded,
     ShuttingDown,
     UnknownNode,
 )
@@ -43,12 +53,18 @@ from appliance.wire.frames import Frame, Generate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """Bounds of the loop, checked against each other by `limits.py`."""
+    """Bounds of the loop, checked against each other by `limits.py`.
+
+    `waiting_per_tenant_max` None: as `waiting_max`. `step_ms_max` None: a few times what a step's
+    decodes take alone (`scheduler.STEP_DECODE_TIMES`).
+    """
 
     context_tokens_max: int
     running_max: int
     waiting_max: int
     step_tokens_max: int
+    waiting_per_tenant_max: int | None = None
+    step_ms_max: float | None = None
 
 
 class EngineLoop:
@@ -79,6 +95,10 @@ class EngineLoop:
         self._clock = clock
         self._send = send
         self._set = SequenceSet()
+        self._shares = TenantShares()
+        self._pace = AdmissionPace()
+        self._step_cost = StepCost()
+        self._step_times = StepTimes()
         self._endings = Endings(self._set, self.counters, instance=instance, send=send)
         self._replies = Replies(self._endings, self.counters, send=send)
 
@@ -92,6 +112,16 @@ class EngineLoop:
         """The sequences by state, for statistics and checks."""
         return self._set.by_state()
 
+    def stats(self) -> dict[str, float]:
+        """All gauges and counters by name."""
+        return stats_values(
+            self.counters,
+            self.sequences,
+            self._index.stats(),
+            step_gauges=self._step_times.gauges,
+            now=self._clock(),
+        )
+
     def submit(self, connection: int, request: Generate) -> None:
         """Queue a request, or finish it as failed when it is not valid or the queue is full."""
         self.counters.submitted += 1
@@ -100,22 +130,40 @@ class EngineLoop:
             if self._set.live(key) is not None:
                 raise InvalidRequest("this request_id is already in use", param="request_id")
             check_request(request, self._limits)
-            waiting = self._set.count(State.WAITING)
-            if waiting >= self._settings.waiting_max:
-                raise Overloaded(f"{waiting} requests are waiting already")
+            self._find_place(request)
         except ApplianceError as error:
             self._endings.refuse(connection, request.request_id, error)
             return
+        now = self._clock()
+        if self._set.count(State.WAITING) == 0:
+            self._pace.queue_formed(now)
+        self._shares.arrive(request.tenant, self._set.backlogged_tenants())
         self._set.arrivals += 1
         sequence = make_sequence(
             request,
             key=key,
             ordinal=self._set.arrivals,
-            arrived_at=self._clock(),
+            arrived_at=now,
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
         self._set.add(sequence)
+
+    def _find_place(self, request: Generate) -> None:
+        """Raises Overloaded when the queue is full for this request; may take a batch one's place."""
+        settings = self._settings
+        full = full_queue(
+            self._set.waiting,
+            request,
+            waiting_max=settings.waiting_max,
+            waiting_per_tenant_max=settings.waiting_per_tenant_max or settings.waiting_max,
+            seconds_each=self._pace.seconds_each(self._clock()),
+        )
+        if full is None:
+            return
+        if full.loser is None:
+            raise full.refusal
+        self._endings.fail(full.loser, full.refusal)
 
     def cancel(self, connection: int, request_id: str, keep_tokens: int) -> None:
         """Stop a request and free its pages now; an unknown or finished one is left alone."""
@@ -142,14 +190,20 @@ class EngineLoop:
 
     def step(self) -> None:
         """Admit, run one batch, and send what came of it. Raises DeviceLost."""
+        started_at = self._clock()
+        self._expire(started_at)
         self._make_room()
         self._admit()
-        chunks = plan_step(self._set.closing, self._set.running, self._settings.step_tokens_max)
+        chunks = self._plan()
         if not chunks:
             return
         self.counters.steps += 1
+        shape = shape_of(chunks)
+        running_at = self._clock()
         outcomes = self._runner.run(chunks)
         sampled = iter(self._replies.sample(chunks, outcomes))
+        self._step_cost.observe(shape, self._clock() - running_at)
+        self._shares.charge(chunks)
         for chunk, outcome in zip(chunks, outcomes, strict=True):
             if isinstance(outcome, ApplianceError):
                 self._endings.fail(chunk.sequence, outcome)
@@ -159,10 +213,27 @@ class EngineLoop:
                 self._replies.take(chunk.sequence, next(sampled))
             elif chunk.sequence.state is State.CLOSING:
                 self._endings.close(chunk.sequence)
+        self._step_times.note(self._clock() - started_at, decodes=shape.decodes)
+
+    def _expire(self, now: float) -> None:
+        """End what is past its deadline, before anything more is computed for it."""
+        for sequence in self._set.all_live():
+            if sequence.is_expired(now):
+                self._endings.expire(sequence)
+
+    def _plan(self) -> list[Chunk]:
+        step_ms_max = self._settings.step_ms_max
+        budget = StepBudget(
+            tokens_max=self._settings.step_tokens_max,
+            step_s_max=None if step_ms_max is None else step_ms_max / 1000,
+            estimate=self._step_cost.estimate,
+        )
+        running = prefill_order(self._set.running, self._shares.served)
+        return plan_step(self._set.closing, running, budget)
 
     def _make_room(self) -> None:
-        """Give running sequences pages for the step, oldest first, taking them from the youngest."""
-        for sequence in sorted(self._set.running, key=lambda sequence: sequence.ordinal):
+        """Give running sequences pages for the step, taking them from those that come last."""
+        for sequence in room_order(self._set.running):
             while sequence.state is State.RUNNING:
                 assert sequence.lease is not None
                 needed = sequence.room_needed
@@ -179,11 +250,21 @@ class EngineLoop:
         self._set.move(sequence, State.WAITING)
 
     def _admit(self) -> None:
-        for sequence in admission_order(self._set.waiting, self._set.closing):
-            if self._set.count(State.RUNNING) >= self._settings.running_max:
-                break
-            if not self._start(sequence):
-                break
+        """Start who is next as long as there is room, or someone gives way."""
+        while True:
+            running = self._set.running
+            sequence = next_to_admit(
+                self._set.waiting, self._set.closing, running, self._shares.served
+            )
+            if sequence is None:
+                return
+            if len(running) < self._settings.running_max and self._start(sequence):
+                continue
+            loser = gives_way(sequence, running)
+            if loser is None:
+                return
+            self.counters.preempted_for_others += 1
+            self._preempt(loser)
 
     def _start(self, sequence: Sequence) -> bool:
         """Run a waiting sequence if its pages can be had; False keeps those behind it waiting."""
@@ -254,10 +335,12 @@ class EngineLoop:
         if sequence.announced:
             return
         sequence.announced = True
+        now = self._clock()
+        self._pace.admitted(now)
         self.counters.admitted += 1
         self.counters.prompt_tokens += sequence.prompt_tokens
         self.counters.prefix_hit_tokens += hit_tokens
-        wait_ms = (self._clock() - sequence.arrived_at) * 1000
+        wait_ms = (now - sequence.arrived_at) * 1000
         event = answers.admitted(sequence, hit_tokens=hit_tokens, queue_wait_ms=wait_ms)
         self._send(sequence.key[0], event)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 from appliance.engine import answers
+from appliance.engine.chunk import Chunk
 from appliance.engine.counters import Counters
 from appliance.engine.endings import Endings
 from appliance.engine.runner import Outcome
 from appliance.engine.sampler import Choice, Sampled, sample
-from appliance.engine.scheduler import Chunk
 from appliance.engine.sequence import Sequence
 from appliance.errors import ApplianceError, GenerationFailed
 from appliance.wire.frames import Frame

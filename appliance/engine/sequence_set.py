@@ -42,6 +42,11 @@ class SequenceSet:
         """How many sequences are in a state."""
         return len(self._members[state])
 
+    def backlogged_tenants(self) -> set[bytes]:
+        """The tenants with a prompt that waits or is not computed yet."""
+        prefilling = (s for s in self._members[State.RUNNING] if s.pending_tokens > 1)
+        return {sequence.tenant for sequence in (*self._members[State.WAITING], *prefilling)}
+
     def by_state(self) -> dict[State, tuple[Sequence, ...]]:
         """The sequences by state, for statistics and checks."""
         return {state: tuple(members) for state, members in self._members.items()}
