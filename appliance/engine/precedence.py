@@ -28,8 +28,9 @@ def next_to_admit(
     youngest = min(
         (s.arrivals_before_end for s in closing if s.arrivals_before_end is not None), default=None
     )
-    places = Counter(sequence.tenant for sequence in running)
     only_batch = all(sequence.is_batch for sequence in waiting)
+    # Counted as `gives_way` counts, or the two could undo each other without end.
+    places = Counter(s.tenant for s in running if s.is_batch == only_batch)
     ready = (
         sequence
         for sequence in waiting

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import mul
 
 from appliance.engine.chunk import Chunk
 
@@ -72,7 +73,7 @@ class CostEstimate:
 
     def seconds(self, shape: StepShape) -> float:
         """The expected time of a step."""
-        return sum(cost * amount for cost, amount in zip(self.costs, shape.parts, strict=True))
+        return math.fsum(map(mul, self.costs, shape.parts))
 
     def prefill_seconds(self, count: int, *, start: int) -> float:
         """The time that `count` tokens from position `start` on add to a step."""
@@ -106,16 +107,28 @@ class _Kind:
     def add(self, parts: tuple[float, ...], seconds: float) -> None:
         weight = 1.0 / (seconds * seconds)
         for row, amount in enumerate(parts):
-            for column, other in enumerate(parts):
-                old = self.squares[row][column] * FORGETTING
-                self.squares[row][column] = old + weight * amount * other
-            self.products[row] = self.products[row] * FORGETTING + weight * amount * seconds
+            share = weight * amount
+            self.squares[row] = [
+                old * FORGETTING + share * other
+                for old, other in zip(self.squares[row], parts, strict=True)
+            ]
+            self.products[row] = self.products[row] * FORGETTING + share * seconds
         self.steps += 1
+
+    def scale(self, factor: float) -> None:
+        """As if each of its steps had taken that many times as long."""
+        square = factor * factor
+        self.squares = [[value / square for value in row] for row in self.squares]
+        self.products = [product / factor for product in self.products]
 
 
 class StepCost:
-    """Learns the cost of steps. Those with and without prefill are remembered apart, so that an hour
-    of decoding does not make it forget what a prefill costs."""
+    """Learns the cost of steps.
+
+    Those with and without prefill are remembered apart, so that an hour of decoding does not make it
+    forget what a prefill costs. When decodes turn out slower or faster than they were, the memory of
+    prefills is scaled alike: it is the machine that changed.
+    """
 
     def __init__(self) -> None:
         self._plain = _Kind()
@@ -137,25 +150,38 @@ class StepCost:
         if seconds <= 0:
             return
         kind = self._mixed if shape.prefill_tokens else self._plain
-        expected = sum(c * amount for c, amount in zip(self._costs, shape.parts, strict=True))
+        expected = self._expected(shape)
         if kind.steps >= TRUSTED_STEPS and expected > 0:
             seconds = min(seconds, OUTLIER * expected)
         kind.add(shape.parts, seconds)
         measured = max(self._prefill_tokens_measured, shape.prefill_tokens)
         self._prefill_tokens_measured = measured
         self._solve()
+        if kind is self._plain and expected > 0:
+            change = self._expected(shape) / expected
+            change = min(max(change, 1 / OUTLIER), OUTLIER)
+            self._mixed.scale(change)
+            self._costs[3] *= change
+            self._costs[4] *= change
+
+    def _expected(self, shape: StepShape) -> float:
+        return math.fsum(map(mul, self._costs, shape.parts))
 
     def _solve(self) -> None:
         """Non-negative least squares by coordinate descent, from the last solution on."""
-        plain, mixed, costs = self._plain, self._mixed, self._costs
+        squares = [
+            [one + other for one, other in zip(plain, mixed, strict=True)]
+            for plain, mixed in zip(self._plain.squares, self._mixed.squares, strict=True)
+        ]
+        products = [
+            one + other
+            for one, other in zip(self._plain.products, self._mixed.products, strict=True)
+        ]
+        costs = self._costs
         for _ in range(SWEEPS):
             for part in SOLVE_ORDER:
-                own = plain.squares[part][part] + mixed.squares[part][part]
-                if own == 0:
-                    continue
-                rest = plain.products[part] + mixed.products[part]
-                for other in range(PARTS):
-                    if other != part:
-                        known = plain.squares[part][other] + mixed.squares[part][other]
-                        rest -= known * costs[other]
-                costs[part] = max(0.0, rest / (own * (1 + RIDGE)))
+                row = squares[part]
+                own = row[part]
+                if own > 0:
+                    known = sum(map(mul, row, costs)) - own * costs[part]
+                    costs[part] = max(0.0, (products[part] - known) / (own * (1 + RIDGE)))

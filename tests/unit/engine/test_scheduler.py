@@ -5,12 +5,15 @@ from __future__ import annotations
 from appliance.engine.chunk import Chunk
 from appliance.engine.scheduler import (
     ADMIT_AHEAD_TOKENS,
+    PREFILL_TOKENS_MIN,
+    STEP_DECODE_TIMES,
     StepBudget,
     is_worth_resuming,
     plan_step,
     tokens_to_reserve,
 )
-from appliance.engine.sequence import State
+from appliance.engine.sequence import Sequence, State
+from appliance.engine.step_cost import CostEstimate, shape_of
 from tests.unit.engine.sequences import sequence
 
 
@@ -75,3 +78,53 @@ def test_a_running_sequence_always_has_room_to_close() -> None:
     assert running.room_needed == 10 + 5 + 1 + 3
     closing = sequence(1, prompt_tokens=19, computed=15, closing=3, state=State.CLOSING)
     assert closing.room_needed == 19
+
+
+def known(prefill_tokens_measured: int = 512) -> CostEstimate:
+    """A step costs 20 ms, 4 ms a decode, 2 ms a token of prefill."""
+    return CostEstimate(
+        costs=(0.020, 0.004, 0.0, 0.002, 0.0), prefill_tokens_measured=prefill_tokens_measured
+    )
+
+
+def decoding(ordinal: int) -> Sequence:
+    return sequence(ordinal, prompt_tokens=3, new_tokens=1, computed=3)
+
+
+def timed(estimate: CostEstimate, step_s_max: float | None = None) -> StepBudget:
+    return StepBudget(tokens_max=512, step_s_max=step_s_max, estimate=estimate)
+
+
+def test_prefill_beside_decodes_takes_what_fits_into_the_steps_time() -> None:
+    running = [decoding(1), sequence(2, prompt_tokens=900)]
+    chunks = plan_step([], running, timed(known()))
+    seconds = known().seconds(shape_of(chunks))
+    decodes = known().seconds(shape_of(chunks[:1]))
+    assert STEP_DECODE_TIMES * decodes - 0.002 < seconds <= STEP_DECODE_TIMES * decodes
+    assert shape(plan_step([], running, timed(known(), 0.1))) == [(1, 1, True), (2, 38, False)]
+
+
+def test_prefill_never_stops_and_never_dribbles() -> None:
+    running = [decoding(1), sequence(2, prompt_tokens=20), sequence(3, prompt_tokens=900)]
+    assert shape(plan_step([], running, timed(known(), 0.001)))[1:] == [
+        (2, PREFILL_TOKENS_MIN, False)
+    ]
+    assert shape(plan_step([], running, timed(known(), 0.080)))[1:] == [(2, 20, True)]
+    assert shape(plan_step([], running, timed(known(), 0.100)))[1:] == [
+        (2, 20, True),
+        (3, 18, False),
+    ]
+
+
+def test_a_chunk_at_most_doubles_what_was_measured() -> None:
+    running = [decoding(1), sequence(2, prompt_tokens=900)]
+    assert shape(plan_step([], running, timed(known(40), 9.0)))[1:] == [(2, 80, False)]
+    assert shape(plan_step([], running, timed(known(1), 9.0)))[1:] == [
+        (2, PREFILL_TOKENS_MIN, False)
+    ]
+
+
+def test_without_decodes_the_whole_budget_of_tokens_is_used() -> None:
+    assert shape(plan_step([], [sequence(2, prompt_tokens=900)], timed(known(1), 0.01))) == [
+        (2, 512, False)
+    ]
