@@ -76,7 +76,9 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     context_tokens_max: PositiveInt | None = None
     running_max: PositiveInt = 16
     waiting_max: PositiveInt = 256
+    waiting_per_tenant_max: PositiveInt | None = None
     step_tokens_max: PositiveInt = 512
+    step_ms_max: PositiveInt | None = None
     threads: PositiveInt | None = None
 
 

@@ -69,6 +69,8 @@ def fit_limits(
             running_max=config.running_max,
             waiting_max=config.waiting_max,
             step_tokens_max=config.step_tokens_max,
+            waiting_per_tenant_max=_waiting_per_tenant_max(config),
+            step_ms_max=config.step_ms_max,
         ),
     )
 
@@ -123,6 +125,19 @@ def _slots(tier: Literal["host", "disk"], budget: int, content_bytes: int) -> in
             f"0 turns the tier off"
         )
     return min(slots, SLOTS_MAX)
+
+
+def _waiting_per_tenant_max(config: EngineConfig) -> int:
+    """Three quarters of the queue where nothing is set: one tenant cannot fill it."""
+    own = config.waiting_per_tenant_max
+    if own is None:
+        return max(1, config.waiting_max * 3 // 4)
+    if own > config.waiting_max:
+        raise ConfigError(
+            f"engine.waiting_per_tenant_max ({own}) is over engine.waiting_max "
+            f"({config.waiting_max})"
+        )
+    return own
 
 
 def usable_cores() -> int:

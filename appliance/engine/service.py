@@ -11,7 +11,6 @@ from uuid import uuid4
 from appliance._core import PrefixIndex
 from appliance.engine import answers
 from appliance.engine.connections import Arrival, Connections, Disconnected, Received
-from appliance.engine.counters import stats_values
 from appliance.engine.invariants import check_engine
 from appliance.engine.limits import EngineLimits
 from appliance.engine.loop import EngineLoop
@@ -178,8 +177,7 @@ class EngineService:
             except AssertionError as error:
                 log.error("check_failed", extra={"failure": str(error)})
                 failure = str(error) or "an invariant is broken"
-        values = stats_values(self._loop.counters, self._loop.sequences, self._index.stats())
-        values |= self._tiers.stats()
+        values = self._loop.stats() | self._tiers.stats()
         return Stats(request_id=ask.request_id, values=values, check_failure=failure)
 
     def _put(self, connection: int, frame: Frame) -> None:

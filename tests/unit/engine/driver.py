@@ -22,6 +22,7 @@ from appliance.wire.frames import (
     Frame,
     Generate,
     Node,
+    Priority,
     Sampling,
     TokenLogprobs,
     Tokens,
@@ -53,6 +54,8 @@ class Driver:
         disk_slots: int = 0,
         kv_slots: Path | None = None,
         kv_dtype: torch.dtype = torch.float32,
+        waiting_per_tenant_max: int | None = None,
+        step_ms_max: float | None = None,
     ) -> None:
         self.decoder = decoder
         self.page_size = page_size
@@ -78,6 +81,8 @@ class Driver:
                 running_max=running_max,
                 waiting_max=waiting_max,
                 step_tokens_max=step_tokens_max,
+                waiting_per_tenant_max=waiting_per_tenant_max,
+                step_ms_max=step_ms_max,
             ),
             tiers=self.tiers,
             instance="engine",
@@ -104,6 +109,9 @@ class Driver:
         request_id: str | None = None,
         after: Node | None = None,
         conversation: bytes = b"",
+        tenant: bytes = b"",
+        priority: Priority = "interactive",
+        deadline_ms: int | None = None,
     ) -> str:
         """Queue a request for a prompt, of which what follows `after` is sent; returns its id."""
         request_id = request_id or next(self._ids)
@@ -118,6 +126,9 @@ class Driver:
             new_tokens_max=new_tokens_max,
             stop_token_ids=list(stop),
             closing=tokens.pack(closing),
+            tenant=tenant,
+            priority=priority,
+            deadline_ms=deadline_ms,
         )
         self.requests[request_id] = request
         self.loop.submit(connection, request)
@@ -169,6 +180,11 @@ class Driver:
         if found:
             assert events[-1] is found[0], "an event came after Finished"
         return found[0] if found else None
+
+    def error_code(self, request_id: str) -> str | None:
+        finished = self.finished(request_id)
+        assert finished is not None
+        return finished.error_code
 
     def reason(self, request_id: str) -> str:
         finished = self.finished(request_id)
