@@ -70,3 +70,17 @@ def test_the_tokens_that_fit_are_the_most_that_do() -> None:
         assert estimate.prefill_seconds(count + 1, start=start) > 0.1
     assert estimate.prefill_tokens(0.1, start=0, most=5) == 5
     assert estimate.prefill_tokens(0.0, start=0, most=5) == 0
+
+
+def test_one_hiccup_teaches_little() -> None:
+    cost, shape = StepCost(), StepShape(decodes=4, decode_keys=4000)
+    for _ in range(20):
+        cost.observe(shape, 0.03)
+    for _ in range(2):
+        cost.observe(shape, 3.0)
+        cost.observe(shape, 0.03)
+    assert cost.estimate is not None
+    assert cost.estimate.seconds(shape) < 0.033
+    for _ in range(120):
+        cost.observe(shape, 0.12)
+    assert 0.11 < cost.estimate.seconds(shape) < 0.13
