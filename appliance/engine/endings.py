@@ -84,7 +84,7 @@ class Endings:
         if isinstance(error, DeadlineExceeded):
             self._counters.deadline_exceeded += 1
         elif isinstance(error, UnknownNode):
-            self._counters.failed += 1
+            self._counters.unknown_node += 1
         elif isinstance(error, Overloaded):
             self._counters.refused += 1
         else:
