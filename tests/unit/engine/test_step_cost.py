@@ -81,6 +81,6 @@ def test_one_hiccup_teaches_little() -> None:
         cost.observe(shape, 0.03)
     assert cost.estimate is not None
     assert cost.estimate.seconds(shape) < 0.033
-    for _ in range(120):
+    for _ in range(250):
         cost.observe(shape, 0.12)
     assert 0.11 < cost.estimate.seconds(shape) < 0.13
