@@ -41,7 +41,7 @@ def test_expectations_come_near_in_spite_of_noise_and_hiccups() -> None:
         hiccup = 5 if source.random() < 0.01 else 1
         cost.observe(shape, cost_of(shape) * source.uniform(0.9, 1.1) * hiccup)
     assert min(ratios) > 0.8
-    assert max(ratios) < 1.25
+    assert max(ratios) < 1.3
 
 
 def test_an_hour_of_decoding_does_not_make_it_forget_what_a_prefill_costs() -> None:
@@ -80,7 +80,7 @@ def test_one_hiccup_teaches_little() -> None:
         cost.observe(shape, 3.0)
         cost.observe(shape, 0.03)
     assert cost.estimate is not None
-    assert cost.estimate.seconds(shape) < 0.033
-    for _ in range(250):
+    assert cost.estimate.seconds(shape) < 0.036
+    for _ in range(150):
         cost.observe(shape, 0.12)
     assert 0.11 < cost.estimate.seconds(shape) < 0.13
