@@ -7,6 +7,7 @@ Token ids of messages are random: a cache never looks at what they mean. Never: 
 
 from __future__ import annotations
 
+import enum
 import heapq
 import itertools
 import math
@@ -24,7 +25,8 @@ from appliance.prompt.truncate import Window, window
 from appliance.tokens import TokenIds
 from appliance.wire.frames import Generate, Node, Sampling
 
-DAY_S = 86_400.0
+DAY_S = 7_200.0
+"""Short, so that a few chats are as many at once as twelve times as many on a day of 24 hours."""
 EDITED_TURNS_BACK_MAX = 3
 SESSION_HOURS = (2, 1, 1, 1, 1, 2, 3, 4, 5, 5, 5, 6, 6, 5, 5, 5, 6, 8, 10, 12, 12, 11, 8, 4)
 """How many sessions begin in each hour, relatively: most people chat in the evening."""
@@ -56,21 +58,29 @@ class DayShape:
     think_s: float = 25.0
 
 
+class Cause(enum.Enum):
+    """Why a request computes what it does, by what its user did; a cut of the front goes before all."""
+
+    NEW = "a new chat's first"
+    BACK = "first of a chat begun on another day"
+    CUT = "the front was cut"
+    SWIPE = "swipe"
+    EDIT = "edit"
+    NEXT = "next message"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Asked:
     """One request of one chat. `reply_tokens`: how long the reply gets, `stopped` by the user then or
-    complete. `reply`: what an engine without a model may answer."""
+    complete. `unsaid_tokens`: of the prompt, the message that the user has just written."""
 
     chat: Chat
     request: Generate
     fitted: Fitted
-    reply: TokenIds
+    cause: Cause
+    unsaid_tokens: int
+    reply_tokens: int
     stopped: bool
-
-    @property
-    def reply_tokens(self) -> int:
-        """Of the whole reply, as the user gets it."""
-        return tokens.count(self.reply)
 
 
 class Day:
@@ -145,6 +155,8 @@ class Chat:
         self._conversation = self._namespace + f"/{number}".encode()
         self._system = _message("system", character, PUBLIC)
         self._path: list[PromptMessage] = []
+        self._is_begun = False
+        self._dropped = 0
         if source.random() < shape.returning:
             for _ in range(source.randint(1, max(shape.messages_before // 2, 1))):
                 self._path += [self._said("user"), self._said("assistant")]
@@ -164,14 +176,18 @@ class Chat:
 
     def ask(self, request_id: str) -> Asked:
         """What the user does now: writes, swipes or edits."""
+        shape = self._shape
         chosen = self._random.random()
         fitted = None
         after = None
-        shape = self._shape
-        if self._path and chosen < shape.swipes:
+        message = None
+        if self._is_begun and chosen < shape.swipes:
+            cause = Cause.SWIPE
             self._path.pop()
         else:
-            if self._path and chosen < shape.swipes + shape.edits:
+            cause = Cause.NEXT
+            if self._is_begun and chosen < shape.swipes + shape.edits:
+                cause = Cause.EDIT
                 back = self._random.randint(1, EDITED_TURNS_BACK_MAX)
                 del self._path[max(len(self._path) - 2 * back, 0) :]
                 self._known = None
@@ -180,44 +196,45 @@ class Chat:
                 tip, node = self._known
                 fitted = continued(self._format, tip, message, self._window)
                 after = node if fitted is not None else None
+        if not self._is_begun:
+            cause = Cause.BACK if self._path else Cause.NEW
+        if message is not None:
             self._path.append(message)
         if fitted is None:
             fitted = self._fit()
-        reply = self._length(shape.reply_tokens)
+            if self._is_begun and fitted.dropped > self._dropped:
+                cause = Cause.CUT
+        self._is_begun = True
+        self._dropped = fitted.dropped
+        reply_tokens = self._length(shape.reply_tokens)
         is_stopped = self._random.random() < shape.stops
-        request = Generate(
-            request_id=request_id,
-            token_ids=fitted.prompt.token_ids,
-            stretches=list(fitted.prompt.stretches),
-            sampling=Sampling(seed=self._random.getrandbits(64)),
-            # A stopped reply would have gone on.
-            new_tokens_max=2 * reply if is_stopped else reply,
-            stop_token_ids=[],
-            closing=fitted.prompt.closing,
-            after=after,
-            conversation=self._conversation,
-        )
+        # A stopped reply would have gone on.
+        new_tokens_max = 2 * reply_tokens if is_stopped else reply_tokens
         return Asked(
             chat=self,
-            request=request,
+            request=self._request(
+                request_id,
+                fitted,
+                new_tokens_max,
+                sampling=Sampling(seed=self._random.getrandbits(64)),
+                after=after,
+            ),
             fitted=fitted,
-            reply=_ids(self._random, self._format, reply),
+            cause=cause,
+            unsaid_tokens=0 if message is None else tokens.count(message.token_ids or b""),
+            reply_tokens=reply_tokens,
             stopped=is_stopped,
         )
 
     def whole(self, asked: Asked) -> Generate:
         """The request with its whole prompt, for an engine that does not know the node."""
-        fitted = self._fit()
         request = asked.request
-        return Generate(
-            request_id=request.request_id,
-            token_ids=fitted.prompt.token_ids,
-            stretches=list(fitted.prompt.stretches),
+        return self._request(
+            request.request_id,
+            self._fit(),
+            request.new_tokens_max,
             sampling=request.sampling,
-            new_tokens_max=request.new_tokens_max,
-            stop_token_ids=[],
-            closing=request.closing,
-            conversation=request.conversation,
+            after=None,
         )
 
     def hear(self, asked: Asked, now: float, reply: TokenIds, node: Node | None) -> float | None:
@@ -240,6 +257,28 @@ class Chat:
             _, starts = self._breaks.pop(0)
             following = max(following, starts)
         return following
+
+    def _request(
+        self,
+        request_id: str,
+        fitted: Fitted,
+        new_tokens_max: int,
+        *,
+        sampling: Sampling,
+        after: Node | None,
+    ) -> Generate:
+        return Generate(
+            request_id=request_id,
+            token_ids=fitted.prompt.token_ids,
+            stretches=list(fitted.prompt.stretches),
+            sampling=sampling,
+            new_tokens_max=new_tokens_max,
+            stop_token_ids=[],
+            closing=fitted.prompt.closing,
+            after=after,
+            conversation=self._conversation,
+            tenant=self._namespace,
+        )
 
     def _fit(self) -> Fitted:
         return fit(self._format, self._system, self._path, self._window)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
 
 if TYPE_CHECKING:
-    from appliance.engine.replay import Outcome, Policy
+    from appliance.engine.replay import Outcome
     from appliance.engine.trace_file import Recorded, Section, TraceContents
 
 RUNS_MAX = 64
@@ -28,7 +28,7 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>|KiB|MiB|GiB|TiB)")
 _FACTORS = (0.5, 1.0, 2.0, 4.0)
 """Of the recorded device memory, when no size is given."""
-POLICIES = ("engine", "restore-always", "restore-never", "plain-lru")
+POLICIES = ("engine", "restore-never", "plain-lru")
 T = TypeVar("T")
 
 
@@ -75,7 +75,7 @@ def add_simulate(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]
         type=_list_of(_policy),
         default=["engine"],
         metavar="NAMES",
-        help=f"of {', '.join(POLICIES)} (default: engine, as recorded)",
+        help=f"of {', '.join(POLICIES)} (default: engine)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -138,8 +138,9 @@ def _play(
     policy: str,
 ) -> Outcome:
     """The sum over the sections: each starts with nothing cached, as its engine did."""
-    from appliance.engine.replay import Outcome, Replay, Sizes
+    from appliance.engine.replay import Outcome, Policy, Replay, Sizes
 
+    asked = Policy(restores=policy != "restore-never", names_conversations=policy != "plain-lru")
     outcomes = []
     for part in recorded:
         page_bytes = page_size * part.section.bytes_per_token
@@ -152,7 +153,7 @@ def _play(
             host_slots=min(host_bytes // page_bytes, PAGES_MAX),
             disk_slots=min(disk_bytes // page_bytes, PAGES_MAX),
         )
-        outcomes.append(Replay(sizes, _policy_of(policy, part.section)).run(part.requests))
+        outcomes.append(Replay(sizes, asked).run(part.requests))
     return Outcome.of_all(outcomes)
 
 
@@ -161,13 +162,6 @@ def _pages_for_all(part: Recorded, page_size: int) -> int:
     reserved = max((mark.reserved for r in part.requests for mark in r.marks), default=0)
     own = sum(2 + (r.length - r.first) // page_size for r in part.requests)
     return own + 2 + reserved // page_size
-
-
-def _policy_of(name: str, section: Section) -> Policy:
-    from appliance.engine.replay import Policy
-
-    onload = {"restore-always": 0, "restore-never": None}.get(name, section.onload_tokens_min)
-    return Policy(onload_tokens_min=onload, names_conversations=name != "plain-lru")
 
 
 def _warnings(trace: TraceContents) -> list[str]:

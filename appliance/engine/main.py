@@ -7,17 +7,25 @@ import signal
 import time
 from functools import partial
 
+import torch
+
 from appliance._core import set_attention_threads
 from appliance.config import Config, EngineConfig
 from appliance.engine.connections import Connections
-from appliance.engine.limits import EngineLimits, fit_limits, usable_cores
+from appliance.engine.limits import (
+    EngineLimits,
+    available_memory_bytes,
+    check_memory,
+    fit_limits,
+    usable_cores,
+)
 from appliance.engine.service import EngineService
 from appliance.engine.trace import TraceWriter
 from appliance.engine.trace_file import FORMAT, Section
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
-from appliance.model.kv_cache import bytes_per_page
+from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
 
 
 def run(config: Config) -> int:
@@ -30,12 +38,18 @@ def run(config: Config) -> int:
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
-    page_bytes = bytes_per_page(model, config.engine.page_size)
+    kv_dtype = ELEMENT_TYPES[config.engine.kv_dtype]
+    page_bytes = bytes_per_page(model, config.engine.page_size, kv_dtype)
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
         bytes_per_page=page_bytes,
         cores=usable_cores(),
+    )
+    check_memory(
+        config.engine,
+        on_gpu=config.engine.device != "cpu" and torch.cuda.is_available(),
+        available_bytes=available_memory_bytes(),
     )
     trace = _trace(config.engine, limits, page_bytes // limits.page_size)
     set_attention_threads(limits.threads)
@@ -46,6 +60,7 @@ def run(config: Config) -> int:
         partial(Connections, config.paths.engine_socket),
         pid=os.getpid(),
         drain_s=config.server.drain_s,
+        kv_slots=config.paths.kv_slots,
         trace=trace,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,9 +77,8 @@ def _trace(config: EngineConfig, limits: EngineLimits, bytes_per_token: int) -> 
         started_at=time.time(),
         page_size=limits.page_size,
         pages=limits.pages,
-        host_slots=0,
-        disk_slots=0,
-        onload_tokens_min=None,
+        host_slots=limits.host_slots,
+        disk_slots=limits.disk_slots,
         bytes_per_token=bytes_per_token,
     )
     return TraceWriter(config.trace_path, section, bytes_max=config.trace_bytes_max)

@@ -33,12 +33,12 @@ class Sizes:
 class Policy:
     """How the index is asked.
 
-    `onload_tokens_min`: from how many tokens on a lower tier is restored from, None for never.
-    `names_conversations`: whether requests say which conversation they belong to, so that superseded
-    branches are evicted before live ones.
+    `restores`: whether lower tiers are restored from, from one page on (an engine may ask for a few
+    more, by its measured costs). `names_conversations`: whether requests say which conversation they
+    belong to, so that superseded branches are evicted before live ones.
     """
 
-    onload_tokens_min: int | None
+    restores: bool = True
     names_conversations: bool = True
 
 
@@ -190,7 +190,7 @@ class Replay:
             after=after,
             conversation=request.conversation if self._policy.names_conversations else b"",
             resumes=played.announced,
-            onload_tokens_min=self._policy.onload_tokens_min,
+            onload_tokens_min=0 if self._policy.restores else None,
         )
         if lease is None:
             return False

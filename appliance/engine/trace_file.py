@@ -27,7 +27,7 @@ RECORD_BYTES_MAX = 2 * FRAME_BYTES_MAX
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """An engine's start: its sizes. `started_at` is unix time; `onload_tokens_min` as for `admit`."""
+    """An engine's start: its sizes. `started_at` is unix time; `disk_slots` those asked for."""
 
     format: int
     started_at: float
@@ -35,7 +35,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     pages: int
     host_slots: int
     disk_slots: int
-    onload_tokens_min: int | None
     bytes_per_token: int
 
 

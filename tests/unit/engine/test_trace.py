@@ -29,7 +29,6 @@ SECTION = Section(
     pages=PAGES,
     host_slots=0,
     disk_slots=0,
-    onload_tokens_min=None,
     bytes_per_token=64,
 )
 SECRET = b"tenant:somebody"
@@ -109,7 +108,7 @@ def test_a_preempted_request_is_one_record_with_an_admission_for_each_time(
     admissions = [sum(mark.deed is Deed.ADMIT for mark in r.marks) for r in requests]
     assert sum(admissions) == 2 + driver.loop.counters.preempted
     sizes = Sizes(page_size=PAGE_SIZE, pages=12, host_slots=0, disk_slots=0)
-    outcome = Replay(sizes, Policy(onload_tokens_min=None)).run(requests)
+    outcome = Replay(sizes, Policy()).run(requests)
     assert outcome.hit_tokens == driver.loop.counters.prefix_hit_tokens
 
 
@@ -198,7 +197,7 @@ def test_of_a_damaged_trace_the_good_part_is_read_with_a_warning(
         assert contents.warnings or len(data) < len(whole)
         for part in contents.recorded:
             sizes = Sizes(page_size=PAGE_SIZE, pages=PAGES, host_slots=0, disk_slots=0)
-            Replay(sizes, Policy(onload_tokens_min=None)).run(part.requests)
+            Replay(sizes, Policy()).run(part.requests)
 
 
 def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
