@@ -168,7 +168,7 @@ class VllmCpu(ServerRecipe):
         """All cores, the cache's size, no network."""
         library = self.places.of_peer("vllm/lib/libiomp5.so")
         return {
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.places.threads - 1}",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
             "VLLM_CPU_KVCACHE_SPACE": str(KV_BYTES >> 30),
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_NO_USAGE_STATS": "1",
