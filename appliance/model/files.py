@@ -12,7 +12,7 @@ from typing import Any
 from appliance.errors import ModelError
 from appliance.model.config import ModelConfig, read_config
 from appliance.model.fields import read_json
-from appliance.model.gguf_llama import check_gguf
+from appliance.model.gguf_model import check_gguf
 from appliance.model.layout import tensor_name, tensor_shapes
 from appliance.model.safetensors_reader import (
     INDEX_FILE,
