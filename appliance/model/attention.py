@@ -65,6 +65,7 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
         layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         k_cache, v_cache = cache.layer(layer.kv_layer)
+        scales = _addresses(cache.layer_scales(layer.kv_layer))
         # The kernel gets bare addresses: what it assumes about memory is proved here.
         assert layer.softcap is None
         q = _checked(q, query_shape)
@@ -78,6 +79,7 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
                 k_cache.data_ptr(),
                 v_cache.data_ptr(),
                 batch.slots,
+                scales=scales,
                 kv_heads=kv_heads,
                 head_dim=head_dim,
                 pages=pages,
@@ -88,6 +90,7 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             q.data_ptr(),
             k_cache.data_ptr(),
             v_cache.data_ptr(),
+            scales=scales,
             query_starts=batch.query_starts,
             context_lens=batch.context_lens,
             page_tables=batch.page_tables,
@@ -103,6 +106,10 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
         return out
 
     return attend
+
+
+def _addresses(scales: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[int, int] | None:
+    return None if scales is None else (scales[0].data_ptr(), scales[1].data_ptr())
 
 
 def _checked(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -128,10 +135,8 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     def attend(
         layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer.kv_layer)
         if layer.stores:
-            k_cache[pages, :, rows] = k
-            v_cache[pages, :, rows] = v
+            cache.store(layer.kv_layer, pages, rows, k, v)
         out = torch.empty_like(q)
         for group in groups:
             # [members, new, kv_heads, queries_per_key, dim] -> queries of one key head side by side,
@@ -141,10 +146,10 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             query = query.permute(0, 2, 3, 1, 4).reshape(members, kv_heads, -1, head_dim)
             # What a masked row holds still counts where it is not finite, and a page that was used
             # before may hold anything past the context.
-            keys = k_cache[group.page_table].transpose(1, 2).flatten(2, 3)
-            keys = keys.masked_fill(group.unwritten, 0.0)
-            values = v_cache[group.page_table].transpose(1, 2).flatten(2, 3)
-            values = values.masked_fill(group.unwritten, 0.0)
+            keys, values = (
+                side.transpose(1, 2).flatten(2, 3).masked_fill(group.unwritten, 0.0)
+                for side in cache.gather(layer.kv_layer, group.page_table)
+            )
             mask = group.mask(layer.window).repeat(1, 1, queries_per_key, 1)
             result = _mixed(query, keys, values, mask, layer)
             result = result.view(members, kv_heads, queries_per_key, new, head_dim)
@@ -230,10 +235,12 @@ def reference_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     def attend(
         layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer.kv_layer)
         for token, slot in enumerate(slots if layer.stores else []):
-            k_cache[slot // page_size, :, slot % page_size] = k[token]
-            v_cache[slot // page_size, :, slot % page_size] = v[token]
+            at = torch.tensor([slot])
+            cache.store(
+                layer.kv_layer, at // page_size, at % page_size, k[token, None], v[token, None]
+            )
+        k_cache, v_cache = cache.gather(layer.kv_layer, torch.arange(cache.pages))
         out = torch.empty_like(q)
         for sequence, context in enumerate(contexts):
             start, stop = query_starts[sequence], query_starts[sequence + 1]

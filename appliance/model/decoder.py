@@ -62,9 +62,11 @@ class Decoder:
             for block, layer in zip(blocks, config.per_layer, strict=True)
         ]
 
-    def new_cache(self, pages: int, page_size: int) -> KVCache:
-        """An empty cache for this model on its device."""
-        return KVCache(self.config, pages=pages, page_size=page_size, device=self.device)
+    def new_cache(self, pages: int, page_size: int, dtype: torch.dtype = torch.float32) -> KVCache:
+        """An empty cache for this model on its device; `dtype`: float32 or int8, of its elements."""
+        return KVCache(
+            self.config, pages=pages, page_size=page_size, device=self.device, dtype=dtype
+        )
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
