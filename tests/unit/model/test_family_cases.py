@@ -25,7 +25,7 @@ from appliance.model.kv_cache import bytes_per_page
 from appliance.model.linear import FloatLinear
 from appliance.model.weights import load_weights
 from appliance.server.failures import STATUS
-from tests.family_fixtures import prompt, random_model, save_model, whole_logits
+from tests.family_fixtures import family_model, prompt, random_model, save_model, whole_logits
 from tests.gguf_fixtures import write_family_gguf
 from tests.unit.engine.sequences import request
 from tests.unit.model.steps import stepwise
@@ -200,3 +200,25 @@ def test_learned_positions_end_the_context(tmp_path: Path) -> None:
     with pytest.raises(ContextLengthExceeded, match="128") as caught:
         ask(129)
     assert STATUS[caught.value.code] == 400
+
+
+# Shards: case M08.
+
+
+@pytest.mark.parametrize("name", ["falcon, grouped", "gemma3", "gpt_bigcode"])
+def test_shards_of_any_family_are_read_and_a_lost_one_is_named(tmp_path: Path, name: str) -> None:
+    model = family_model(name)
+    directory = save_model(model, tmp_path, max_shard_size="60KB")
+    shards = sorted(directory.glob("model-*-of-*.safetensors"))
+    assert len(shards) > 2
+    token_ids = prompt(20)
+    got = stepwise(load_model(directory, "cpu", None), token_ids, [15])
+    torch.testing.assert_close(got, whole_logits(model, token_ids), atol=TOLERANCE, rtol=0)
+    stored = load_file(shards[1])
+    renamed = {f"{name}_": tensor for name, tensor in stored.items()}
+    save_file(renamed, shards[1], metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"{shards[1].name}: lacks '{next(iter(stored))}"):
+        check_model(directory)
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=f"{shards[1].name}: no such file"):
+        check_model(directory)
