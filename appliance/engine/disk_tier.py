@@ -55,7 +55,6 @@ class DiskTier:
         self.slots = file.shape.slots
         self.file_bytes = file.shape.file_bytes
         self.failure: str | None = None
-        self.dropped_writes = 0
         self._file = file
         self._arrivals = 1 + max((arrival for _, _, arrival in pages), default=0)
         self._pinned = pinned

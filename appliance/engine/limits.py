@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from appliance.config import EngineConfig
 from appliance.engine.loop import LoopSettings
 from appliance.engine.slot_file import slots_in
+from appliance.engine.tier_costs import Tier
 from appliance.errors import ConfigError
 from appliance.model.kv_cache import ELEMENT_TYPES
 
@@ -111,7 +111,7 @@ def _cgroup_bytes(name: str) -> int | None:
     return None if text == "max" else int(text)
 
 
-def _slots(tier: Literal["host", "disk"], budget: int, content_bytes: int) -> int:
+def _slots(tier: Tier, budget: int, content_bytes: int) -> int:
     """Pages that a tier's budget has room for; raises ConfigError when it has for none."""
     if budget == 0:
         return 0

@@ -47,23 +47,20 @@ def plan_step(
     in_order = list(running)
     decodes = [sequence for sequence in in_order if sequence.pending_tokens == 1]
     prefills = [sequence for sequence in in_order if sequence.pending_tokens > 1]
+    timed = budget.estimate if decodes else None
+    untimed = prefills if timed is None else []
     chunks: list[Chunk] = []
     left = budget.tokens_max
     for sequence, may_sample in (
         *((sequence, False) for sequence in closing),
-        *((sequence, True) for sequence in decodes),
+        *((sequence, True) for sequence in (*decodes, *untimed)),
     ):
         count = min(sequence.pending_tokens, left)
         if count > 0:
             chunks.append(_chunk(sequence, count, may_sample=may_sample))
             left -= count
-    if decodes and budget.estimate is not None:
-        return chunks + _timed_prefill(chunks, prefills, left, budget.step_s_max, budget.estimate)
-    for sequence in prefills:
-        count = min(sequence.pending_tokens, left)
-        if count > 0:
-            chunks.append(_chunk(sequence, count, may_sample=True))
-            left -= count
+    if timed is not None:
+        chunks += _timed_prefill(chunks, prefills, left, budget.step_s_max, timed)
     return chunks
 
 

@@ -18,9 +18,9 @@ from appliance.engine.chunk import Chunk
 PARTS = 5
 FORGETTING = 0.97
 """Weight of a step after the next of its kind: about the last 30 steps count."""
-OUTLIER = 3.0
+OUTLIER = 2.0
 """A step counts as at most this many times what was expected: one hiccup must not teach much, and a
-machine that did become ten times slower is believed after three steps."""
+machine that did become four times slower is believed after some 100 steps."""
 TRUSTED_STEPS = 4
 """Steps of a kind before an expectation of it may cut an observation."""
 RIDGE = 1e-3
@@ -104,8 +104,9 @@ class _Kind:
     products: list[float] = field(default_factory=lambda: [0.0] * PARTS)
     steps: int = 0
 
-    def add(self, parts: tuple[float, ...], seconds: float) -> None:
-        weight = 1.0 / (seconds * seconds)
+    def add(self, parts: tuple[float, ...], seconds: float, *, scale: float) -> None:
+        """A step of these amounts; its error counts in units of `scale` seconds."""
+        weight = 1.0 / (scale * scale)
         for row, amount in enumerate(parts):
             share = weight * amount
             self.squares[row] = [
@@ -151,9 +152,12 @@ class StepCost:
             return
         kind = self._mixed if shape.prefill_tokens else self._plain
         expected = self._expected(shape)
+        scale = seconds
         if kind.steps >= TRUSTED_STEPS and expected > 0:
             seconds = min(seconds, OUTLIER * expected)
-        kind.add(shape.parts, seconds)
+            # Errors relative to what was expected: relative to what came, fast steps would win.
+            scale = min(expected, OUTLIER * seconds)
+        kind.add(shape.parts, seconds, scale=scale)
         measured = max(self._prefill_tokens_measured, shape.prefill_tokens)
         self._prefill_tokens_measured = measured
         self._solve()

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Place: TypeAlias = tuple[Literal["device", "host", "disk"], int]
-Move: TypeAlias = tuple[
-    Literal["device", "host", "disk"], int, Literal["device", "host", "disk"], int, bytes
-]
+Home: TypeAlias = Literal["device", "host", "disk"]
+Place: TypeAlias = tuple[Home, int]
+Move: TypeAlias = tuple[Home, int, Home, int, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class ModelConfig:
     `per_layer` has one entry a layer. `attention_scale` multiplies the products of queries and keys,
     `embedding_scale` the embeddings; a soft-cap c makes x into c * tanh(x / c). `learned_positions`:
     a table of `context_tokens` positions is added to the embeddings. `eos_ids` are the tokens that end
-    a reply.
+    a reply. Defaults are for what few families have.
     """
 
     family: str
@@ -106,13 +106,13 @@ class ModelConfig:
     qkv_order: QkvOrder
     biases: Biases
     attention_scale: float
-    attention_softcap: float | None
-    logit_softcap: float | None
-    embedding_scale: float
-    learned_positions: bool
     tie_embeddings: bool
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    embedding_scale: float = 1.0
+    learned_positions: bool = False
 
     @property
     def layers(self) -> int:

@@ -40,13 +40,14 @@ def parse_falcon(fields: Fields, generation: dict[str, Any]) -> ModelConfig:
     hidden = fields.count("n_embed" if fields.get("n_embed") is not None else "hidden_size")
     heads = fields.count("num_attention_heads")
     head_dim = split_width(fields, hidden, heads)
-    flow, norms = _flow(fields)
+    new = fields.flag("new_decoder_architecture", default=False)
+    flow, norms = _flow(fields, new=new)
     names = LAYOUT
     if norms == 2 and flow is Flow.PARALLEL:
         names = replace(LAYOUT, attention_norm="ln_attn", mlp_norm="ln_mlp")
     elif flow is Flow.SERIAL:
         names = replace(LAYOUT, mlp_norm="post_attention_layernorm")
-    kv_heads, order = _kv_heads(fields, heads)
+    kv_heads, order = _kv_heads(fields, heads, new=new)
     layers = fields.count("num_hidden_layers", limit=LAYERS_MAX)
     vocab_size = fields.count("vocab_size")
     context_tokens = fields.count("max_position_embeddings", default=2048)
@@ -72,19 +73,14 @@ def parse_falcon(fields: Fields, generation: dict[str, Any]) -> ModelConfig:
         qkv_order=order,
         biases=Biases(qkv=bias, output=bias, mlp=bias),
         attention_scale=head_dim**-0.5,
-        attention_softcap=None,
-        logit_softcap=None,
-        embedding_scale=1.0,
-        learned_positions=False,
         tie_embeddings=fields.flag("tie_word_embeddings", default=True),
         bos_id=bos_id,
         eos_ids=eos_ids,
     )
 
 
-def _flow(fields: Fields) -> tuple[Flow, int]:
+def _flow(fields: Fields, *, new: bool) -> tuple[Flow, int]:
     """How a layer is joined, and how many norms it has in front."""
-    new = fields.flag("new_decoder_architecture", default=False)
     parallel = fields.flag("parallel_attn", default=True)
     norms = fields.count("num_ln_in_parallel_attn", default=2 if new else 1, limit=2)
     if new and not parallel:
@@ -99,9 +95,8 @@ def _flow(fields: Fields) -> tuple[Flow, int]:
     return (Flow.PARALLEL if parallel else Flow.SERIAL), norms
 
 
-def _kv_heads(fields: Fields, heads: int) -> tuple[int, QkvOrder]:
+def _kv_heads(fields: Fields, heads: int, *, new: bool) -> tuple[int, QkvOrder]:
     """K/V heads and the rows' order; `num_kv_heads` counts only where `multi_query` does not."""
-    new = fields.flag("new_decoder_architecture", default=False)
     if not new and fields.flag("multi_query", default=True):
         return 1, QkvOrder.SPLIT
     kv_heads = fields.count("num_kv_heads", default=heads)

@@ -28,6 +28,7 @@ from appliance.model.shape import (
     Activation,
     Biases,
     Flow,
+    LayerConfig,
     ModelConfig,
     Norm,
     QkvOrder,
@@ -72,9 +73,12 @@ def parse_gemma(fields: Fields, generation: dict[str, Any]) -> ModelConfig:
     context_tokens = _context(fields, 8192)
     rope = read_rope(fields, context_tokens=context_tokens)
     layers = fields.count("num_hidden_layers", limit=LAYERS_MAX)
-    config = _common(fields, generation, family="gemma", names=LAYOUT, activation=activation)
-    return replace(
-        config,
+    return _common(
+        fields,
+        generation,
+        family="gemma",
+        names=LAYOUT,
+        activation=activation,
         context_tokens=reach(rope, context_tokens),
         per_layer=own_layers([None] * layers, [rope] * layers),
     )
@@ -85,11 +89,16 @@ def parse_gemma2(fields: Fields, generation: dict[str, Any]) -> ModelConfig:
     context_tokens = _context(fields, 8192)
     rope = read_rope(fields, context_tokens=context_tokens)
     kinds = _kinds(fields, pattern=2)
-    config = _sandwich(fields, generation, family="gemma2", names=SANDWICH_LAYOUT)
-    return replace(
-        config,
+    config = _sandwich(
+        fields,
+        generation,
+        family="gemma2",
+        names=SANDWICH_LAYOUT,
         context_tokens=reach(rope, context_tokens),
         per_layer=own_layers(_windows(fields, kinds), [rope] * len(kinds)),
+    )
+    return replace(
+        config,
         attention_softcap=_cap(fields, "attn_logit_softcapping", 50.0),
         logit_softcap=_cap(fields, "final_logit_softcapping", 30.0),
     )
@@ -102,13 +111,15 @@ def parse_gemma3(fields: Fields, generation: dict[str, Any]) -> ModelConfig:
     context_tokens = _context(fields, 131_072)
     kinds = _kinds(fields, pattern=_pattern(fields))
     ropes = _gemma3_ropes(fields, context_tokens)
-    config = _sandwich(fields, generation, family="gemma3", names=GEMMA3_LAYOUT)
-    return replace(
-        config,
+    config = _sandwich(
+        fields,
+        generation,
+        family="gemma3",
+        names=GEMMA3_LAYOUT,
         context_tokens=reach(ropes[FULL], context_tokens),
         per_layer=own_layers(_windows(fields, kinds), [ropes[kind] for kind in kinds]),
-        logit_softcap=_cap(fields, "final_logit_softcapping", None),
     )
+    return replace(config, logit_softcap=_cap(fields, "final_logit_softcapping", None))
 
 
 def parse_gemma3_wrapper(fields: Fields, generation: dict[str, Any]) -> ModelConfig:
@@ -132,8 +143,10 @@ def _common(
     family: str,
     names: TensorNames,
     activation: Activation,
+    context_tokens: int,
+    per_layer: tuple[LayerConfig, ...],
 ) -> ModelConfig:
-    """All but context and layers, which the families read in their own ways."""
+    """What the three share; context and layers they read in their own ways."""
     fields.refuse("use_bidirectional_attention", "num_kv_shared_layers")
     hidden = fields.count("hidden_size")
     heads = read_heads(fields, hidden, head_dim_default=HEAD_DIM_DEFAULT)
@@ -149,8 +162,8 @@ def _common(
         head_dim=heads.head_dim,
         intermediate=fields.count("intermediate_size"),
         vocab_size=vocab_size,
-        context_tokens=0,
-        per_layer=(),
+        context_tokens=context_tokens,
+        per_layer=per_layer,
         norm=Norm.RMS_OFFSET,
         norm_eps=fields.positive("rms_norm_eps", default=1e-6),
         flow=Flow.SERIAL,
@@ -159,10 +172,7 @@ def _common(
         qkv_order=QkvOrder.SEPARATE,
         biases=Biases(qkv=bias, output=bias),
         attention_scale=heads.head_dim**-0.5,
-        attention_softcap=None,
-        logit_softcap=None,
         embedding_scale=hidden**0.5,
-        learned_positions=False,
         tie_embeddings=fields.flag("tie_word_embeddings", default=True),
         bos_id=bos_id,
         eos_ids=eos_ids,
@@ -170,10 +180,23 @@ def _common(
 
 
 def _sandwich(
-    fields: Fields, generation: dict[str, Any], *, family: str, names: TensorNames
+    fields: Fields,
+    generation: dict[str, Any],
+    *,
+    family: str,
+    names: TensorNames,
+    context_tokens: int,
+    per_layer: tuple[LayerConfig, ...],
 ) -> ModelConfig:
-    activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
-    config = _common(fields, generation, family=family, names=names, activation=activation)
+    config = _common(
+        fields,
+        generation,
+        family=family,
+        names=names,
+        activation=read_activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
+        context_tokens=context_tokens,
+        per_layer=per_layer,
+    )
     scalar = fields.positive("query_pre_attn_scalar", default=256)
     return replace(config, flow=Flow.SANDWICH, attention_scale=scalar**-0.5)
 

@@ -31,8 +31,10 @@ from tests.reference.uncached import uncached_logits
 
 GREEDY = Sampling(temperature=0.0, logprobs=20)
 TOLERANCE = 1e-4
-INT8_TOLERANCE = 0.02
-"""A rounding of float32 can move a number of an int8 row by one."""
+INT8_TOLERANCE = 0.1
+"""A rounding of float32 can move a number of an int8 row by one. Measured on the tiny model: cutting a
+prompt differently, without any cache, moves a log-probability by up to 0.054, and half of all replies by
+less than 0.00001."""
 STEPS_MAX = 5000
 CONNECTION = 1
 

@@ -61,7 +61,7 @@ def test_the_estimate_follows_a_machine_that_becomes_four_times_slower(decoder: 
     load.ask(1500, 5)
     load.run(30)
     load._costs = tuple(4 * cost for cost in load._costs)
-    load.run(60)
+    load.run(100)
     slow = len(load.steps)
     load.ask(1500, 5)
     load.run(60)

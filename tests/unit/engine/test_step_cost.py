@@ -41,7 +41,7 @@ def test_expectations_come_near_in_spite_of_noise_and_hiccups() -> None:
         hiccup = 5 if source.random() < 0.01 else 1
         cost.observe(shape, cost_of(shape) * source.uniform(0.9, 1.1) * hiccup)
     assert min(ratios) > 0.8
-    assert max(ratios) < 1.25
+    assert max(ratios) < 1.3
 
 
 def test_an_hour_of_decoding_does_not_make_it_forget_what_a_prefill_costs() -> None:
@@ -70,3 +70,17 @@ def test_the_tokens_that_fit_are_the_most_that_do() -> None:
         assert estimate.prefill_seconds(count + 1, start=start) > 0.1
     assert estimate.prefill_tokens(0.1, start=0, most=5) == 5
     assert estimate.prefill_tokens(0.0, start=0, most=5) == 0
+
+
+def test_one_hiccup_teaches_little() -> None:
+    cost, shape = StepCost(), StepShape(decodes=4, decode_keys=4000)
+    for _ in range(20):
+        cost.observe(shape, 0.03)
+    for _ in range(2):
+        cost.observe(shape, 3.0)
+        cost.observe(shape, 0.03)
+    assert cost.estimate is not None
+    assert cost.estimate.seconds(shape) < 0.036
+    for _ in range(150):
+        cost.observe(shape, 0.12)
+    assert 0.11 < cost.estimate.seconds(shape) < 0.13

@@ -297,6 +297,29 @@ def test_a_stop_saves_the_most_recent_pages_first_when_there_are_fewer_slots(sta
     assert last is not None
 
 
+@pytest.mark.parametrize("buffers", [3, 100])
+def test_a_stop_with_little_time_saves_the_most_recent_pages_and_keeps_their_order(
+    start: Start, monkeypatch: pytest.MonkeyPatch, buffers: int
+) -> None:
+    driver = start()
+    driver.run(FIRST, namespace=ALICE)
+    driver.run(SECOND, namespace=BOB)
+    assert driver.disk is not None
+    taken = [driver.disk.take_buffer(1.0) for _ in range(min(buffers, 20))] + [None]
+    answers = iter(taken)
+    monkeypatch.setattr(driver.disk, "take_buffer", lambda _: next(answers))
+    driver.tiers.save(10)
+    monkeypatch.undo()
+    driver = start()
+    stretches = [(driver.decoder.fingerprint.encode() + BOB, len(SECOND))]
+    keys = page_keys(tokens.pack(SECOND), stretches, driver.page_size)
+    # A chat is evicted from its end, so its first page is the last to be given up.
+    recent = [keys[at : at + 32] for at in range(0, len(keys), 32)][::-1]
+    found = [key for key, _ in driver.index.tier_pages("disk")]
+    assert len(found) == (3 if buffers == 3 else 11), "both chats, their replies included"
+    assert found[-3:] == recent[-3:]
+
+
 def test_a_stop_without_time_saves_nothing_and_does_no_harm(start: Start) -> None:
     driver = start()
     driver.run(FIRST, namespace=ALICE)
