@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as GGML
+from gguf import dequantize, quantize
 from torch.nn.functional import cosine_similarity
 from transformers import AutoModelForCausalLM
 
@@ -71,6 +72,24 @@ def test_a_converted_family_gives_the_logits_of_transformers_and_loads_there(
         target, dtype=torch.float32, attn_implementation="eager"
     )
     got = whole_logits(again, prompt(TOKENS))
+    torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", WITH_GGUF)
+def test_a_familys_eight_bit_file_gives_the_logits_of_the_rounded_weights(
+    tmp_path: Path, name: str
+) -> None:
+    model = random_model(**FAMILIES[name])
+    exact = whole_logits(model, prompt(TOKENS))
+    source = write_family_gguf(tmp_path / "m.gguf", model, kind=GGML.Q8_0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                blocks = quantize(parameter.numpy(), GGML.Q8_0)
+                parameter.copy_(torch.from_numpy(dequantize(blocks, GGML.Q8_0)))
+    want = whole_logits(model, prompt(TOKENS))
+    assert (want - exact).abs().max() > 100 * TOLERANCE
+    got = logits_of(convert(source, tmp_path / "m"))
     torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
 
 
