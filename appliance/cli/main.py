@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.model import add_model
 from appliance.errors import ApplianceError
 
 
@@ -36,6 +37,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         return run_demo(
             port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
         )
+    if options.command == "model":
+        from appliance.cli.model import run_model
+
+        return run_model(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -81,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
+    add_model(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )

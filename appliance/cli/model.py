@@ -1,40 +1,63 @@
-"""`appliance model inspect | eval`: what a model is and needs, and how close its int8 form is."""
+"""`appliance model inspect | eval`: what a model is and needs, and how close a smaller form of it is.
+
+Libraries that take long to load are imported where they are used, for every command reads this file.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from appliance.cli.terminal import console, progress_bars
 from appliance.errors import InvalidRequest, ModelError
 
+if TYPE_CHECKING:
+    from appliance.model.config import ModelConfig
+    from appliance.model.evaluate import Agreement
+    from appliance.model.footprint import Footprint, KvForm
+
 EVAL_TOKENS_DEFAULT = 4096
-TEXT_BYTES_MAX = 64 * 2**20
+TEXT_BYTES_MAX = 8 * 2**20
+"""The tokenizer's limit for one text."""
+
+UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
 def add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Put `model` and its subcommands into the command line."""
-    model = commands.add_parser("model", help="inspect a model, or compare its int8 form with float32")
+    """Put `model` and its actions into the command line."""
+    model = commands.add_parser(
+        "model", help="what a model needs, and how close a smaller form of it is to float32"
+    )
     actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
     inspect = actions.add_parser("inspect", help="its shape, and how many chats fit into this box")
-    inspect.add_argument("--data-dir", type=Path, default=Path(), help="a folder of the disk that counts")
-    evaluate = actions.add_parser("eval", help="perplexity and agreement of int8 with float32")
+    inspect.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(),
+        help="a folder of the disk that counts (default: .)",
+    )
+    evaluate = actions.add_parser("eval", help="perplexity and agreement with float32 on a text")
     evaluate.add_argument("--text", type=Path, required=True, help="a text file in UTF-8")
     evaluate.add_argument(
-        "--tokens", type=_tokens, default=EVAL_TOKENS_DEFAULT, help="how many of the text (default: 4096)"
+        "--tokens",
+        type=_tokens,
+        default=EVAL_TOKENS_DEFAULT,
+        help=f"how many of the text's tokens (default: {EVAL_TOKENS_DEFAULT})",
     )
-    evaluate.add_argument("--weights", choices=("float32", "int8"), default="int8")
-    evaluate.add_argument("--kv", choices=("float32", "int8"), default="int8")
+    evaluate.add_argument(
+        "--kv", choices=("float32", "int8"), default="int8", help="keys and values (default: int8)"
+    )
     for action in (inspect, evaluate):
-        action.add_argument("path", type=Path, help="a model directory, or a .gguf file (inspect)")
+        action.add_argument("path", type=Path, help="a model directory or a .gguf file")
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run_model(options: argparse.Namespace) -> int:
-    """Run one of them; raises ApplianceError for what is wrong with the input."""
+    """Run one action; returns the exit code. Raises ModelError and InvalidRequest."""
     if options.action == "inspect":
         _inspect(options.path, options.data_dir, as_json=options.json)
     else:
@@ -49,138 +72,157 @@ def _tokens(text: str) -> int:
 
 
 def _inspect(path: Path, folder: Path, *, as_json: bool) -> None:
-    from appliance.model.box import box_tiers
-    from appliance.model.files import check_model, read_shape
-    from appliance.model.footprint import (
-        CHAT_MESSAGES,
-        chat_tokens,
-        chats_that_fit,
-        element_forms,
-        head_forms,
-        kv_bytes_per_token,
-        parameters,
-    )
+    from appliance.engine.box import free_bytes
+    from appliance.model.files import read_shape
+    from appliance.model.footprint import footprint, weight_bytes
 
-    check_model(path)
     config = read_shape(path)
-    count = parameters(config)
-    tiers = box_tiers(folder, weights_bytes=count)
-    told: dict[str, Any] = {
+    sizes = footprint(config, free_bytes(folder, weights_bytes=weight_bytes(config)))
+    if as_json:
+        print(json.dumps({"shape": _shape(config), **asdict(sizes)}, indent=1))
+    else:
+        _print_inspection(path, config, sizes)
+
+
+def _shape(config: ModelConfig) -> dict[str, object]:
+    return {
         "family": config.family,
         "layers": config.layers,
+        "kv_layers": config.kv_layers,
         "hidden": config.hidden,
         "heads": config.heads,
         "kv_heads": config.kv_heads,
         "head_dim": config.head_dim,
+        "intermediate": config.intermediate,
         "vocab_size": config.vocab_size,
         "context_tokens": config.context_tokens,
-        "parameters": count,
-        "chat_messages": CHAT_MESSAGES,
-        "chat_tokens": chat_tokens(config),
-        "available_bytes": {tier.name: tier.available_bytes for tier in tiers},
-        "forms": {
-            part: [
-                {
-                    "name": form.name,
-                    "kv_heads": form.kv_heads,
-                    "kv_bytes_per_token": kv_bytes_per_token(config, form),
-                    "chats": {tier.name: chats_that_fit(config, form, tier) for tier in tiers},
-                }
-                for form in forms
-            ]
-            for part, forms in (("element", element_forms(config)), ("heads", head_forms(config)))
-        },
+        "windows": sorted({layer.window for layer in config.per_layer if layer.window is not None}),
     }
-    if as_json:
-        print(json.dumps(told, indent=1))
-    else:
-        _print_inspection(path, told)
 
 
-def _print_inspection(path: Path, told: dict[str, Any]) -> None:
+def _print_inspection(path: Path, config: ModelConfig, sizes: Footprint) -> None:
+    from appliance.cli.terminal import console
+
+    windows = [layer.window for layer in config.per_layer if layer.window is not None]
+    local = f", {len(windows)} of them with a window" if windows else ""
+    lines = [
+        f"{path}: {config.family}, {config.layers} layers{local}, {config.hidden} wide, "
+        f"{config.heads} query and {config.kv_heads} K/V heads of {config.head_dim}, "
+        f"vocabulary {config.vocab_size:,}, context {config.context_tokens:,} tokens",
+        f"{sizes.parameters:,} parameters, {_size(sizes.weight_bytes)} in float32",
+        "free for keys and values, weights taken off: "
+        + ", ".join(f"{tier} {_size(free)}" for tier, free in sizes.tiers.items()),
+        f"a chat: {sizes.chat_messages} messages, kept as {sizes.chat_tokens:,} tokens",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
+    _print_forms("Keys and values of this model", sizes.own, sizes.tiers)
+    _print_forms("The same model with other K/V heads, in float32", sizes.heads, sizes.tiers)
+
+
+def _print_forms(title: str, forms: tuple[KvForm, ...], tiers: dict[str, int]) -> None:
     from rich.table import Table
 
-    count = told["parameters"]
-    console.print(
-        f"{path}: {told['family']}, {told['layers']} layers of width {told['hidden']}, "
-        f"{told['heads']} query and {told['kv_heads']} K/V heads of {told['head_dim']}, "
-        f"vocabulary {told['vocab_size']:,}, context {told['context_tokens']:,} tokens",
-        soft_wrap=True,
-    )
-    console.print(
-        f"{count:,} parameters: {_bytes(4 * count)} in float32, {_bytes(count)} in int8\n"
-        f"a chat of {told['chat_messages']} messages is kept as {told['chat_tokens']:,} tokens"
-    )
-    titles = {"element": "K/V of this model", "heads": "the same model in float32 with other K/V heads"}
-    for part, title in titles.items():
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column("")
-        table.add_column("K/V heads", justify="right")
-        table.add_column("bytes a token", justify="right")
-        for name, size in told["available_bytes"].items():
-            table.add_column(f"chats in {name} ({_bytes(size)})", justify="right")
-        for form in told["forms"][part]:
-            chats = (f"{number:,}" for number in form["chats"].values())
-            size = f"{form['kv_bytes_per_token']:,}"
-            table.add_row(form["name"], str(form["kv_heads"]), size, *chats)
-        console.print()
-        console.print(table)
+    from appliance.cli.terminal import console
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    columns = ("K/V heads", "bytes a token", "a chat", *(f"chats in {tier}" for tier in tiers))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for form in forms:
+        numbers = (f"{form.token_bytes:,}", _size(form.chat_bytes))
+        chats = (f"{form.chats[tier]:,}" for tier in tiers)
+        table.add_row(form.name, str(form.kv_heads), *numbers, *chats)
+    console.print()
+    console.print(table)
 
 
-def _bytes(count: int) -> str:
-    unit, size = next(
-        (pair for pair in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)) if count >= pair[1]), ("kB", 1000)
-    )
-    return f"{count / size:.1f} {unit}"
+def _size(count: int) -> str:
+    for unit, size in UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
 
 
 def _evaluate(options: argparse.Namespace) -> None:
+    from appliance.cli.demo_model import demo_cache_dir
+    from appliance.cli.model_directory import model_directory
     from appliance.model.decoder import load_model
     from appliance.model.evaluate import compare
+    from appliance.model.files import check_model
+    from appliance.model.kv_cache import ELEMENT_TYPES
 
-    token_ids = _read_tokens(options.path, options.text)[: options.tokens]
-    reference = load_model(options.path, "cpu", None)
-    form = load_model(options.path, "cpu", None, weight_dtype=options.weights)
-    with progress_bars() as report:
+    check_model(options.path)
+    content = _read_text(options.text)
+    with _bars(shown=not options.json) as report:
+        directory = model_directory(options.path, demo_cache_dir(), report)
+        token_ids = _encode(directory, options.text, content)[: options.tokens]
+        decoder = load_model(directory, "cpu", None)
         result = compare(
-            reference,
-            form,
+            decoder,
+            decoder,
             token_ids,
-            kv_dtype=options.kv,
+            kv_dtype=ELEMENT_TYPES[options.kv],
             progress=lambda done: report("comparing", done),
         )
     if options.json:
-        print(json.dumps(asdict(result), indent=1))
+        print(json.dumps({"kv_dtype": options.kv, **asdict(result)}, indent=1))
+    else:
+        _print_agreement(f"K/V in {options.kv}", result)
+
+
+@contextmanager
+def _bars(*, shown: bool) -> Iterator[Callable[[str, float], None]]:
+    """Bars by stage, or nothing where the output is for a program."""
+    if not shown:
+        yield lambda stage, done: None
         return
+    from appliance.cli.terminal import progress_bars
+
+    with progress_bars() as report:
+        yield report
+
+
+def _print_agreement(form: str, result: Agreement) -> None:
+    from appliance.cli.terminal import console
+
     console.print(
-        f"weights {options.weights}, K/V {options.kv}, beside float32, over {result.tokens:,} tokens:\n"
+        f"{form}, beside float32, over {result.tokens:,} tokens:\n"
         f"  the likeliest token is the same   {result.top1:.2%}\n"
         f"  perplexity                        {result.perplexity:.4f} "
-        f"(float32: {result.reference_perplexity:.4f})\n"
+        f"(float32: {result.float32_perplexity:.4f})\n"
         f"  divergence, nats a token          {result.divergence:.6f}\n"
         f"  largest difference of a logit     {result.logit_difference:.4f}",
         soft_wrap=True,
     )
 
 
-def _read_tokens(directory: Path, text: Path) -> list[int]:
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > TEXT_BYTES_MAX:
+            raise InvalidRequest(f"{path}: larger than {TEXT_BYTES_MAX >> 20} MiB")
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{path}: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise InvalidRequest(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _encode(directory: Path, text: Path, content: str) -> list[int]:
     from appliance import tokens
     from appliance._core import Tokenizer
+    from appliance.model.evaluate import TOKENS_MIN
 
+    file = directory / "tokenizer.json"
     try:
-        if text.stat().st_size > TEXT_BYTES_MAX:
-            raise InvalidRequest(f"{text}: larger than {TEXT_BYTES_MAX >> 20} MiB")
-        content = text.read_text(encoding="utf-8")
-        tokenizer = Tokenizer((directory / "tokenizer.json").read_bytes(), memo_bytes_max=0)
-        # By lines, for the tokenizer has a limit for one text.
-        encoded = tokenizer.encode_many(content.splitlines(keepends=True))
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{text}: not UTF-8: {error.reason}") from error
-    except OSError as error:
-        raise ModelError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        tokenizer = Tokenizer(file.read_bytes(), memo_bytes_max=0)
     except ValueError as error:
-        raise ModelError(f"{directory / 'tokenizer.json'}: {error}") from error
-    token_ids = list(tokens.unpack(b"".join(encoded)))
-    if len(token_ids) < 2:
-        raise InvalidRequest(f"{text}: holds fewer than 2 tokens")
+        raise ModelError(f"{file}: {error}") from error
+    try:
+        token_ids = list(tokens.unpack(tokenizer.encode(content)))
+    except ValueError as error:
+        raise InvalidRequest(f"{text}: {error}") from error
+    if len(token_ids) < TOKENS_MIN:
+        raise InvalidRequest(f"{text}: holds fewer than {TOKENS_MIN} tokens")
     return token_ids

@@ -1,10 +1,14 @@
-"""What a model's keys and values take, and how many chats fit into how many bytes. Pure arithmetic."""
+"""What a model's weights, keys and values take, and how many chats fit into how many bytes.
+
+Never: files, what a machine has.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from appliance.model.kv_cache import ELEMENT_TYPES, KVDtype, bytes_per_page
 from appliance.model.layout import tensor_shapes
 from appliance.model.shape import ModelConfig
 
@@ -12,26 +16,40 @@ CHAT_MESSAGES = 180
 MESSAGE_TOKENS = 50
 """The chat that sizes are told in: 180 messages, about 9,000 tokens."""
 
-SCALE_BYTES = 4
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """A way of keeping K/V: `kv_heads` heads, each number in `element_bytes`, with a float32 scale for
-    each row of a head where it `has_scales` (int8)."""
+class KvForm:
+    """The model's keys and values kept in one way, in bytes.
+
+    `kv_dtype` is an element type of `ELEMENT_TYPES`; `chats` says for each tier how many fit whole.
+    """
 
     name: str
     kv_heads: int
-    element_bytes: int
-    has_scales: bool
+    kv_dtype: KVDtype
+    token_bytes: int
+    chat_bytes: int
+    chats: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
-    """A place for pages and the bytes it has for them."""
+class Footprint:
+    """Sizes of one model. `weight_bytes`: in float32.
 
-    name: str
-    available_bytes: int
+    A chat has `chat_messages` messages and is kept as `chat_tokens` tokens: no more than the model can
+    look at. `tiers`: name -> free bytes. `own`: the model as it is, by element type; `heads`: in
+    float32, with a K/V head for every query head, for a group of them, and with one for all.
+    """
+
+    parameters: int
+    weight_bytes: int
+    chat_messages: int
+    chat_tokens: int
+    tiers: dict[str, int]
+    own: tuple[KvForm, ...]
+    heads: tuple[KvForm, ...]
 
 
 def parameters(config: ModelConfig) -> int:
@@ -39,44 +57,46 @@ def parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in tensor_shapes(config).values())
 
 
-def kv_bytes_per_token(config: ModelConfig, form: Form) -> int:
-    """Bytes of one position's keys and values over all layers that have their own."""
-    row = config.head_dim * form.element_bytes + (SCALE_BYTES if form.has_scales else 0)
-    return config.kv_layers * 2 * form.kv_heads * row
+def weight_bytes(config: ModelConfig) -> int:
+    """What the weights take in float32."""
+    return FLOAT32_BYTES * parameters(config)
 
 
-def element_forms(config: ModelConfig) -> tuple[Form, ...]:
-    """The model as it is, by element type."""
-    return tuple(
-        Form(name=name, kv_heads=config.kv_heads, element_bytes=size, has_scales=has_scales)
-        for name, size, has_scales in (("float32", 4, False), ("bfloat16", 2, False), ("int8", 1, True))
-    )
+def footprint(config: ModelConfig, tiers: dict[str, int]) -> Footprint:
+    """`tiers`: name -> bytes free for keys and values."""
+    chat_tokens = min(CHAT_MESSAGES * MESSAGE_TOKENS, config.context_tokens)
 
-
-def head_forms(config: ModelConfig) -> tuple[Form, ...]:
-    """The same model in float32 with every K/V head, with its own number of them, and with one."""
-    grouped = config.kv_heads if 1 < config.kv_heads < config.heads else _middle(config.heads)
-    return tuple(
-        Form(name=name, kv_heads=count, element_bytes=4, has_scales=False)
-        for name, count in (
-            ("multi-head", config.heads),
-            ("grouped-query", grouped),
-            ("multi-query", 1),
+    def form(name: str, kv_heads: int, kv_dtype: KVDtype) -> KvForm:
+        dtype = ELEMENT_TYPES[kv_dtype]
+        token_bytes = bytes_per_page(replace(config, kv_heads=kv_heads), 1, dtype)
+        chat_bytes = token_bytes * chat_tokens
+        return KvForm(
+            name=name,
+            kv_heads=kv_heads,
+            kv_dtype=kv_dtype,
+            token_bytes=token_bytes,
+            chat_bytes=chat_bytes,
+            chats={tier: free // chat_bytes for tier, free in tiers.items()},
         )
+
+    kinds = [name for name in ELEMENT_TYPES if name != "auto"]
+    return Footprint(
+        parameters=parameters(config),
+        weight_bytes=weight_bytes(config),
+        chat_messages=CHAT_MESSAGES,
+        chat_tokens=chat_tokens,
+        tiers=tiers,
+        own=tuple(form(kind, config.kv_heads, kind) for kind in kinds),
+        heads=tuple(form(name, count, "float32") for name, count in head_forms(config).items()),
     )
 
 
-def _middle(heads: int) -> int:
-    """The divisor of `heads` nearest to its square root: a usual grouping."""
-    divisors = [count for count in range(1, heads + 1) if heads % count == 0]
-    return min(divisors, key=lambda count: abs(count - math.sqrt(heads)))
-
-
-def chat_tokens(config: ModelConfig) -> int:
-    """Tokens of a chat of `CHAT_MESSAGES` that the model can look at, and the cache therefore keeps."""
-    return min(CHAT_MESSAGES * MESSAGE_TOKENS, config.context_tokens)
-
-
-def chats_that_fit(config: ModelConfig, form: Form, tier: Tier) -> int:
-    """Whole chats of `chat_tokens` in a tier."""
-    return tier.available_bytes // (kv_bytes_per_token(config, form) * chat_tokens(config))
+def head_forms(config: ModelConfig) -> dict[str, int]:
+    """How many K/V heads each form of the model has; `grouped-query` has the model's own where it is
+    one, else the divisor of its heads nearest to their square root."""
+    heads = config.heads
+    grouped = config.kv_heads
+    if not 1 < grouped < heads:
+        divisors = [count for count in range(1, heads + 1) if heads % count == 0]
+        grouped = min(divisors, key=lambda count: abs(count - math.sqrt(heads)))
+    return {"multi-head": heads, "grouped-query": grouped, "multi-query": 1}
