@@ -146,30 +146,38 @@ def _size(count: int) -> str:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from appliance.cli.demo_model import demo_cache_dir
-    from appliance.cli.model_directory import model_directory
-    from appliance.model.decoder import load_model
-    from appliance.model.evaluate import compare
     from appliance.model.files import check_model
-    from appliance.model.kv_cache import ELEMENT_TYPES
 
+    # Before torch is loaded, so that a wrong path is told at once.
     check_model(options.path)
     content = _read_text(options.text)
     with _bars(shown=not options.json) as report:
-        directory = model_directory(options.path, demo_cache_dir(), report)
-        token_ids = _encode(directory, options.text, content)[: options.tokens]
-        decoder = load_model(directory, "cpu", None)
-        result = compare(
-            decoder,
-            decoder,
-            token_ids,
-            kv_dtype=ELEMENT_TYPES[options.kv],
-            progress=lambda done: report("comparing", done),
-        )
+        result = _compare(options, content, report)
     if options.json:
         print(json.dumps({"kv_dtype": options.kv, **asdict(result)}, indent=1))
     else:
         _print_agreement(f"K/V in {options.kv}", result)
+
+
+def _compare(
+    options: argparse.Namespace, content: str, report: Callable[[str, float], None]
+) -> Agreement:
+    from appliance.cli.demo_model import demo_cache_dir
+    from appliance.cli.model_directory import model_directory
+    from appliance.model.decoder import load_model
+    from appliance.model.evaluate import compare
+    from appliance.model.kv_cache import ELEMENT_TYPES
+
+    directory = model_directory(options.path, demo_cache_dir(), report)
+    token_ids = _encode(directory, options.text, content)[: options.tokens]
+    decoder = load_model(directory, "cpu", None)
+    return compare(
+        decoder,
+        decoder,
+        token_ids,
+        kv_dtype=ELEMENT_TYPES[options.kv],
+        progress=lambda done: report("comparing", done),
+    )
 
 
 @contextmanager
