@@ -21,7 +21,7 @@ from appliance.errors import ApplianceError, GenerationFailed, UnknownNode
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import count, head
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 from appliance.wire.frames import (
     Admitted,
     Finished,
@@ -60,7 +60,7 @@ class Generation:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: EngineAccess,
         model: ModelText,
         *,
         request_id: str,
