@@ -198,7 +198,9 @@ async def served(
         async with asyncio.timeout(5):
             while not all(engines.ready_by_name.values()):
                 await asyncio.sleep(0.005)
-        services = build_services(config, text, Characters.load(PROMPTS_DIR), pool, engines, Drain())
+        services = build_services(
+            config, text, Characters.load(PROMPTS_DIR), pool, engines, Drain()
+        )
         services.readiness.schema_ready = True
         runner = create_runner(services, Keys.from_config(config.server))
         runner._kwargs["handler_cancellation"] = handler_cancellation
