@@ -22,7 +22,7 @@ class PageCopies:
         device = cache.data.device
         assert device.type == "cuda"
         self._data = cache.data
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._device = device
 
     def read_page(self, page: int, buffer: torch.Tensor) -> None:
