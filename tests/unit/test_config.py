@@ -61,13 +61,14 @@ def test_a_bad_setting_is_named(text: str, expected: str) -> None:
         parse_config(text, base=Path("/"))
 
 
-def test_each_engine_of_several_has_its_device_and_socket_and_one_alone_keeps_its_name() -> None:
+def test_each_engine_of_several_has_its_device_socket_and_file_and_one_alone_keeps_its_name() -> None:
     text = MINIMAL + '[engine]\ndevices = ["cuda:0", "cuda:1"]\n'
     config = parse_config(text, base=Path("/b"))
     assert parse_config(dump_config(config), base=Path("/b")) == config
     own = engine_configs(config)
     assert [one.engine.device for one in own] == ["cuda:0", "cuda:1"]
     assert [one.paths.engine_socket.name for one in own] == ["engine-0.sock", "engine-1.sock"]
+    assert own[0].paths.kv_slots != own[1].paths.kv_slots
     alone = parse_config(MINIMAL, base=Path("/b"))
     assert engine_configs(alone) == (alone,)
     assert alone.paths.engine_socket.name == "engine.sock"
