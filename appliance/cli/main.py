@@ -58,7 +58,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "engine":
         from appliance.engine.main import run as run_engine
 
-        return run_engine(config)
+        return run_engine(config, options.number)
     from appliance.server.main import run as run_server
 
     return run_server(config, options.listen_fd)
@@ -98,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
         process.add_argument(
             "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
         )
+    engine.add_argument(
+        "--number", type=int, default=None, help="which of several engine.devices, from 0 on"
+    )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
 
