@@ -61,9 +61,7 @@ def test_a_bad_setting_is_named(text: str, expected: str) -> None:
         parse_config(text, base=Path("/"))
 
 
-def test_each_engine_of_several_has_its_device_socket_and_file_and_one_alone_keeps_its_name() -> (
-    None
-):
+def test_each_engine_of_several_has_its_own_device_socket_and_file_of_pages() -> None:
     text = MINIMAL + '[engine]\ndevices = ["cuda:0", "cuda:1"]\n'
     config = parse_config(text, base=Path("/b"))
     assert parse_config(dump_config(config), base=Path("/b")) == config
