@@ -37,7 +37,7 @@ def write_family_gguf(
     fields: dict[str, Any] | None = None,
     rope_freqs: NDArray[np.float32] | None = None,
 ) -> Path:
-    """Matrices in `kind`, vectors in float32; `fields` adds or replaces metadata."""
+    """Matrices in `kind`, vectors in float32; `fields` adds or replaces metadata, None leaves it out."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
@@ -45,6 +45,8 @@ def write_family_gguf(
     metadata = {**_metadata(config), **(fields or {})}
     for key, value in metadata.items():
         name = f"{prefix}.{key}"
+        if value is None:
+            continue
         if isinstance(value, str):
             writer.add_string(name, value)
         elif isinstance(value, list):

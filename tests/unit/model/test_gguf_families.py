@@ -200,6 +200,15 @@ def test_layers_with_a_window_may_be_listed(tmp_path: Path) -> None:
     torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
 
 
+def test_what_a_gemma3_file_leaves_out_is_as_published(tmp_path: Path) -> None:
+    model = random_model(**FAMILIES["gemma3"] | {"query_pre_attn_scalar": 16})
+    absent = {"rope.freq_base": None, "attention.scale": None}
+    source = write_family_gguf(tmp_path / "m.gguf", model, fields=absent)
+    want = whole_logits(model, prompt(TOKENS))
+    got = logits_of(convert(source, tmp_path / "m"))
+    torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "words"),
     [
