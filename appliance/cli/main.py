@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.cli.cache_simulate import add_simulate
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.model import add_model
 from appliance.errors import ApplianceError
 
 
@@ -41,6 +42,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from appliance.cli.cache_simulate import run_simulate
 
         return run_simulate(options)
+    if options.command == "model":
+        from appliance.cli.model import run_model
+
+        return run_model(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -89,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="what the engine's cache finds, and would find")
     add_simulate(cache.add_subparsers(required=True, metavar="SUBCOMMAND"))
 
+    add_model(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )

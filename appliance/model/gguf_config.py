@@ -81,13 +81,17 @@ def config_json(gguf: Gguf, architecture: str) -> dict[str, Any]:
     return config
 
 
-def _plain(metadata: Metadata) -> dict[str, Any]:
-    """What all architectures with RMSNorm have."""
+def _rms_family(
+    metadata: Metadata, model_type: str, *, theta_default: float = 10_000.0
+) -> dict[str, Any]:
+    """What all architectures with RMSNorm have; `model_type` names the class in `transformers` too."""
     metadata.refuse(
         "logit_scale", "residual_scale", "embedding_scale", "attention.shared_kv_layers"
     )
     heads = metadata.need("attention.head_count")
     config = {
+        "architectures": [f"{model_type.partition('_')[0].capitalize()}ForCausalLM"],
+        "model_type": model_type,
         "hidden_size": metadata.need("embedding_length"),
         "num_hidden_layers": metadata.need("block_count"),
         "num_attention_heads": heads,
@@ -95,44 +99,34 @@ def _plain(metadata: Metadata) -> dict[str, Any]:
         "intermediate_size": metadata.need("feed_forward_length"),
         "max_position_embeddings": metadata.need("context_length"),
         "rms_norm_eps": metadata.need("attention.layer_norm_rms_epsilon"),
+        **rope_fields(metadata, theta_default=theta_default),
     }
     if metadata.get("attention.key_length") is not None:
         config["head_dim"] = metadata.get("attention.key_length")
     return config
 
 
-def _llama(metadata: Metadata) -> dict[str, Any]:
+def _silu_family(metadata: Metadata, model_type: str) -> dict[str, Any]:
+    """llama and its kin: one kind of layer, scaled by the width of a head."""
     metadata.refuse("attention.sliding_window", "attention.scale")
+    return {**_rms_family(metadata, model_type), "hidden_act": "silu"}
+
+
+def _llama(metadata: Metadata) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **_plain(metadata),
-        **rope_fields(metadata, theta_default=10_000.0),
-        "hidden_act": "silu",
+        **_silu_family(metadata, "llama"),
         "attention_bias": metadata.has_tensor("blk.0.attn_q.bias"),
         "mlp_bias": metadata.has_tensor("blk.0.ffn_up.bias"),
     }
 
 
 def _qwen2(metadata: Metadata) -> dict[str, Any]:
-    metadata.refuse("attention.sliding_window", "attention.scale")
-    return {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        **_plain(metadata),
-        **rope_fields(metadata, theta_default=10_000.0),
-        "hidden_act": "silu",
-    }
+    return _silu_family(metadata, "qwen2")
 
 
 def _qwen3(metadata: Metadata) -> dict[str, Any]:
-    metadata.refuse("attention.sliding_window", "attention.scale")
     return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        **_plain(metadata),
-        **rope_fields(metadata, theta_default=10_000.0),
-        "hidden_act": "silu",
+        **_silu_family(metadata, "qwen3"),
         "attention_bias": metadata.has_tensor("blk.0.attn_q.bias"),
     }
 
@@ -140,22 +134,16 @@ def _qwen3(metadata: Metadata) -> dict[str, Any]:
 def _gemma(metadata: Metadata) -> dict[str, Any]:
     metadata.refuse("attention.scale")
     return {
-        "architectures": ["GemmaForCausalLM"],
-        "model_type": "gemma",
-        **_plain(metadata),
+        **_rms_family(metadata, "gemma"),
         "head_dim": metadata.need("attention.key_length"),
-        **rope_fields(metadata, theta_default=10_000.0),
         "hidden_act": "gelu_pytorch_tanh",
     }
 
 
 def _gemma2(metadata: Metadata) -> dict[str, Any]:
     return {
-        "architectures": ["Gemma2ForCausalLM"],
-        "model_type": "gemma2",
-        **_plain(metadata),
+        **_rms_family(metadata, "gemma2"),
         "head_dim": metadata.need("attention.key_length"),
-        **rope_fields(metadata, theta_default=10_000.0),
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": _query_scalar(metadata, GEMMA2_27B_LAYERS),
         "attn_logit_softcapping": metadata.get("attn_logit_softcapping", 50.0),
@@ -168,11 +156,8 @@ def _gemma2(metadata: Metadata) -> dict[str, Any]:
 def _gemma3(metadata: Metadata) -> dict[str, Any]:
     metadata.refuse("attn_logit_softcapping")
     return {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        **_plain(metadata),
+        **_rms_family(metadata, "gemma3_text", theta_default=1_000_000.0),
         "head_dim": metadata.need("attention.key_length"),
-        **rope_fields(metadata, theta_default=1_000_000.0),
         "rope_local_base_freq": metadata.get("rope.freq_base_swa", GEMMA3_LOCAL_THETA),
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": _query_scalar(metadata, GEMMA3_27B_LAYERS),
