@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from appliance._core import set_attention_threads
-from appliance.config import Config, EngineConfig
+from appliance.config import Config, EngineConfig, engine_configs
 from appliance.engine.connections import Connections
 from appliance.engine.limits import (
     EngineLimits,
@@ -22,19 +22,21 @@ from appliance.engine.limits import (
 from appliance.engine.service import EngineService
 from appliance.engine.trace import TraceWriter
 from appliance.engine.trace_file import FORMAT, Section
+from appliance.errors import ConfigError
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
 from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
 
 
-def run(config: Config) -> int:
+def run(whole: Config, number: int | None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code (0 drained, 1 the device is lost).
 
     On a signal what waits is refused, what runs may finish for `server.drain_s` and is failed then; a
-    second signal ends at once. The socket appears when the model can answer. Raises ModelError and
-    ConfigError before that.
+    second signal ends at once. The socket appears when the model can answer. `number` says which of
+    several engines this is. Raises ModelError and ConfigError before that.
     """
+    config = _own(whole, number)
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
@@ -44,7 +46,7 @@ def run(config: Config) -> int:
         config.engine,
         model_context_tokens=model.context_tokens,
         bytes_per_page=page_bytes,
-        cores=usable_cores(),
+        cores=max(1, usable_cores() // max(1, whole.engine.devices.count("cpu"))),
     )
     check_memory(
         config.engine,
@@ -66,6 +68,17 @@ def run(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: service.stop())
     return service.serve()
+
+
+def _own(config: Config, number: int | None) -> Config:
+    own = engine_configs(config)
+    if number is None and len(own) > 1:
+        raise ConfigError(
+            f"engine.devices names {len(own)} engines: say which one this is (--number 0 …)"
+        )
+    if number is not None and not 0 <= number < len(own):
+        raise ConfigError(f"--number {number}: engine.devices names {len(own)} engines, from 0 on")
+    return own[number or 0]
 
 
 def _trace(config: EngineConfig, limits: EngineLimits, bytes_per_token: int) -> TraceWriter | None:
