@@ -58,11 +58,11 @@ class Decoder:
             )
             for rope in ropes
         ]
-        self._attentions = _attentions(config)
+        self.attentions = _attentions(config)
         self._blocks = [
             (build_block(config, weights.layers[index], attention), ropes.index(layer.rope))
             for index, (attention, layer) in enumerate(
-                zip(self._attentions, config.per_layer, strict=True)
+                zip(self.attentions, config.per_layer, strict=True)
             )
         ]
         self._graphs: DecodeGraphs | None = None
@@ -96,7 +96,7 @@ class Decoder:
         RuntimeError when a capture fails.
         """
         heads = self.config.heads
-        if not all(reads_in_place(layer, cache, heads) for layer in self._attentions):
+        if not all(reads_in_place(layer, cache, heads) for layer in self.attentions):
             return
 
         def compute(step: DecodeStep) -> torch.Tensor:

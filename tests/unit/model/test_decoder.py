@@ -172,3 +172,13 @@ def test_an_unknown_device_is_refused(tmp_path: Path, name: str) -> None:
     write_tiny_llama(tmp_path)
     with pytest.raises(ModelError, match="use auto, cpu or cuda"):
         load_model(tmp_path, name, None)
+
+
+def test_a_gpu_that_is_not_there_is_told_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ModelError, match=r"cuda:2.*2 GPUs"):
+        load_model(tmp_path, "cuda:2", None)
