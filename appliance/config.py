@@ -86,6 +86,8 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     step_tokens_max: PositiveInt = 512
     step_ms_max: PositiveInt | None = None
     threads: PositiveInt | None = None
+    trace_path: Path | None = None
+    trace_bytes_max: PositiveInt = GIB
 
 
 class DatabaseConfig(_Section, frozen=True, kw_only=True):
@@ -149,15 +151,22 @@ class Config(_Section, frozen=True, kw_only=True):
 def engine_configs(config: Config) -> tuple[Config, ...]:
     """The configuration of each engine process: all the same, but for its device and its name.
 
-    Without `engine.devices` there is one, called "engine"; else they are "engine-0", "engine-1" …
+    Without `engine.devices` there is one, called "engine"; else they are "engine-0", "engine-1" …,
+    and each adds its name to that of the trace.
     """
     if not config.engine.devices:
         return (config,)
+    trace, replace = config.engine.trace_path, msgspec.structs.replace
     return tuple(
-        msgspec.structs.replace(
+        replace(
             config,
-            engine=msgspec.structs.replace(config.engine, device=device, devices=()),
-            paths=msgspec.structs.replace(config.paths, engine_name=f"engine-{number}"),
+            engine=replace(
+                config.engine,
+                device=device,
+                devices=(),
+                trace_path=trace and trace.with_name(f"{trace.name}.engine-{number}"),
+            ),
+            paths=replace(config.paths, engine_name=f"engine-{number}"),
         )
         for number, device in enumerate(config.engine.devices)
     )
@@ -203,6 +212,10 @@ def parse_config(text: str, *, base: Path) -> Config:
             config.paths,
             data_dir=base / config.paths.data_dir,
             run_dir=base / config.paths.run_dir,
+        ),
+        engine=msgspec.structs.replace(
+            config.engine,
+            trace_path=config.engine.trace_path and base / config.engine.trace_path,
         ),
     )
 

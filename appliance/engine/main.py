@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 
 import torch
 
 from appliance._core import set_attention_threads
-from appliance.config import Config, engine_configs
+from appliance.config import Config, EngineConfig, engine_configs
 from appliance.engine.connections import Connections
-from appliance.engine.limits import available_memory_bytes, check_memory, fit_limits, usable_cores
+from appliance.engine.limits import (
+    EngineLimits,
+    available_memory_bytes,
+    check_memory,
+    fit_limits,
+    usable_cores,
+)
 from appliance.engine.service import EngineService
+from appliance.engine.trace import TraceWriter
+from appliance.engine.trace_file import FORMAT, Section
 from appliance.errors import ConfigError
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
@@ -34,10 +43,11 @@ def run(whole: Config, number: int | None) -> int:
     model = read_config(config.model.path)
     on_gpu = config.engine.device != "cpu" and torch.cuda.is_available()
     kv_dtype = kv_type(config.engine.kv_dtype, on_gpu=on_gpu)
+    page_bytes = bytes_per_page(model, config.engine.page_size, kv_dtype)
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
-        bytes_per_page=bytes_per_page(model, config.engine.page_size, kv_dtype),
+        bytes_per_page=page_bytes,
         cores=max(1, usable_cores() // max(1, whole.engine.devices.count("cpu"))),
         on_gpu=on_gpu,
     )
@@ -46,6 +56,7 @@ def run(whole: Config, number: int | None) -> int:
         on_gpu=on_gpu,
         available_bytes=available_memory_bytes(),
     )
+    trace = _trace(config.engine, limits, page_bytes // limits.page_size)
     set_attention_threads(limits.threads)
     decoder = load_model(
         config.model.path,
@@ -60,6 +71,7 @@ def run(whole: Config, number: int | None) -> int:
         pid=os.getpid(),
         drain_s=config.server.drain_s,
         kv_slots=config.paths.kv_slots,
+        trace=trace,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: service.stop())
@@ -75,3 +87,19 @@ def _own(config: Config, number: int | None) -> Config:
     if number is not None and not 0 <= number < len(own):
         raise ConfigError(f"--number {number}: engine.devices names {len(own)} engines, from 0 on")
     return own[number or 0]
+
+
+def _trace(config: EngineConfig, limits: EngineLimits, bytes_per_token: int) -> TraceWriter | None:
+    """The recorder of this run, closed by the end of the process. Raises ConfigError."""
+    if config.trace_path is None:
+        return None
+    section = Section(
+        format=FORMAT,
+        started_at=time.time(),
+        page_size=limits.page_size,
+        pages=limits.pages,
+        host_slots=limits.host_slots,
+        disk_slots=limits.disk_slots,
+        bytes_per_token=bytes_per_token,
+    )
+    return TraceWriter(config.trace_path, section, bytes_max=config.trace_bytes_max)

@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 import torch
 
 from appliance.model.int8_mm import TorchInt8Linear
+from appliance.model.kv_cache import ELEMENT_TYPES, KVDtype
 from appliance.model.linear import Bfloat16Linear, Bfloat16Table, FloatLinear, FloatTable
 from appliance.model.weights import MakeLinear, MakeTable
 
 WeightDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
-KVDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +31,12 @@ FORMS: dict[WeightDtype, WeightForm] = {
     "int8": WeightForm(name="int8", make_linear=TorchInt8Linear, make_table=Bfloat16Table),
 }
 
-KV_TYPES: dict[KVDtype, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "int8": torch.int8,
-}
-
 
 def weight_form(setting: WeightDtype, *, on_gpu: bool) -> WeightForm:
     """`auto` is bfloat16 on a GPU, whose fast products take no more, and float32 on the CPU."""
     return FORMS[("bfloat16" if on_gpu else "float32") if setting == "auto" else setting]
 
 
-def kv_type(setting: KVDtype, *, on_gpu: bool) -> torch.dtype:
+def kv_type(setting: KVDtype | Literal["auto"], *, on_gpu: bool) -> torch.dtype:
     """`auto` is bfloat16 on a GPU, whose kernels read it in place, and float32 on the CPU."""
-    return KV_TYPES[("bfloat16" if on_gpu else "float32") if setting == "auto" else setting]
+    return ELEMENT_TYPES[("bfloat16" if on_gpu else "float32") if setting == "auto" else setting]

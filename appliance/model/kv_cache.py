@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, TypeAlias
 
 import numpy
 import torch
 
 from appliance.model.config import ModelConfig
 from appliance.model.copy_stream import CopyStream
+
+KVDtype: TypeAlias = Literal["float32", "bfloat16", "int8"]
+
+ELEMENT_TYPES: dict[KVDtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+}
+"""The element types by name; what the setting `engine.kv_dtype` means beside them is in `forms`."""
 
 SCALE_BYTES = 4
 INT8_MAX = 127
@@ -38,7 +48,7 @@ class KVCache:
     ) -> None:
         assert pages > 0
         assert page_size > 0
-        assert dtype in (torch.float32, torch.bfloat16, torch.int8)
+        assert dtype in ELEMENT_TYPES.values()
         self.pages = pages
         self.page_size = page_size
         shape = (config.kv_layers, 2, pages, config.kv_heads, page_size, config.head_dim)

@@ -35,6 +35,9 @@ def test_relative_paths_are_relative_to_the_file() -> None:
     assert config.model.path == Path("/etc/appliance/m")
     assert config.paths.data_dir == Path("/etc/appliance/d")
     assert config.paths.run_dir == Path("/run/x")
+    assert config.engine.trace_path is None
+    traced = MINIMAL + '[engine]\ntrace_path = "t"\n'
+    assert parse_config(traced, base=Path("/e")).engine.trace_path == Path("/e/t")
 
 
 @pytest.mark.parametrize(
@@ -62,13 +65,14 @@ def test_a_bad_setting_is_named(text: str, expected: str) -> None:
 
 
 def test_each_engine_of_several_has_its_own_device_socket_and_file_of_pages() -> None:
-    text = MINIMAL + '[engine]\ndevices = ["cuda:0", "cuda:1"]\n'
+    text = MINIMAL + '[engine]\ndevices = ["cuda:0", "cuda:1"]\ntrace_path = "t.trace"\n'
     config = parse_config(text, base=Path("/b"))
     assert parse_config(dump_config(config), base=Path("/b")) == config
     own = engine_configs(config)
     assert [one.engine.device for one in own] == ["cuda:0", "cuda:1"]
     assert [one.paths.engine_socket.name for one in own] == ["engine-0.sock", "engine-1.sock"]
     assert own[0].paths.kv_slots != own[1].paths.kv_slots
+    assert own[1].engine.trace_path == Path("/b/t.trace.engine-1")
     alone = parse_config(MINIMAL, base=Path("/b"))
     assert engine_configs(alone) == (alone,)
     assert alone.paths.engine_socket.name == "engine.sock"
