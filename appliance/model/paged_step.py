@@ -45,7 +45,7 @@ def paged_step(batch: StepBatch, page_size: int) -> PagedStep:
     page_starts, page_ids = _numbers(batch.page_starts), _numbers(batch.page_tables)
     counts = -(-contexts.astype(numpy.int64) // page_size)
     table = numpy.zeros((len(contexts), int(counts.max())), dtype=numpy.int32)
-    for row, first, count in zip(table, page_starts, counts, strict=False):
+    for row, first, count in zip(table, page_starts[:-1], counts, strict=True):
         row[:count] = page_ids[first : first + count]
     return PagedStep(
         pages=torch.from_numpy(slots // page_size),

@@ -27,8 +27,11 @@ NEEDED = frozenset({"block_table", "seqused_k", "window_size", "enable_gqa", "sc
 HEAD_DIM_MAX = 256
 HEAD_DIM_MULTIPLE = 8
 
-TOLERANCE = 0.02
-"""Of the trial's results, averages of values near 1, in bfloat16 (a spacing of 0.008)."""
+TRIAL_QUERIES = (1, 2, 129)
+"""A decode, a few and many new tokens: torch chooses between its libraries by these."""
+
+TOLERANCE = 0.05
+"""Of the trial's results, up to 4 in bfloat16 (a spacing of 0.016)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,32 +110,37 @@ def known_refusal(kernel: Kernel, parameters: frozenset[str]) -> str | None:
 
 def _tried(kernel: Kernel) -> str | None:
     """Why a small call fails, or by how much it is wrong."""
-    try:
-        difference = trial_difference(kernel)
-    except (RuntimeError, ValueError) as error:
-        return f"refused: {str(error).splitlines()[0]}"
-    return None if difference < TOLERANCE else f"wrong by {difference:.3g}"
+    for queries in TRIAL_QUERIES:
+        try:
+            difference = trial_difference(kernel, queries)
+        except (RuntimeError, ValueError) as error:
+            return f"{queries} queries refused: {str(error).splitlines()[0]}"
+        # A result that is not a number is not under anything.
+        if not difference < TOLERANCE:
+            return f"{queries} queries wrong by {difference:.3g}"
+    return None
 
 
-def trial_difference(kernel: Kernel) -> float:
-    """Largest difference to plain attention, for two queries over two pages in reverse order.
+def trial_difference(kernel: Kernel, queries: int) -> float:
+    """Largest difference to plain attention, for one sequence over pages in reverse order.
 
     Raises RuntimeError or ValueError when the kernel refuses the call.
     """
     device, size = kernel.device, kernel.page_size
+    context, window = queries + size, max(1, size // 2) if kernel.windowed else None
+    count = -(-context // size)
     random = torch.Generator().manual_seed(1)
-    pages = 1 + torch.randn(2, 2, kernel.kv_heads, size, kernel.head_dim, generator=random)
-    q = torch.randn(2, kernel.heads, kernel.head_dim, generator=random)
+    pages = 1 + torch.randn(2, count, kernel.kv_heads, size, kernel.head_dim, generator=random)
+    q = torch.randn(queries, kernel.heads, kernel.head_dim, generator=random)
     pages, q = (tensor.to(device, kernel.dtype) for tensor in (pages, q))
-    context, window = size + 1, max(1, size // 2) if kernel.windowed else None
-    at = torch.arange(context - 2, context, device=device)
+    at = torch.arange(context - queries, context, device=device)
     step = PagedStep(
-        pages=1 - at // size,
+        pages=count - 1 - at // size,
         rows=at % size,
-        query_starts=torch.tensor([0, 2], dtype=torch.int32, device=device),
+        query_starts=torch.tensor([0, queries], dtype=torch.int32, device=device),
         contexts=torch.tensor([context], dtype=torch.int32, device=device),
-        table=torch.tensor([[1, 0]], dtype=torch.int32, device=device),
-        queries_max=2,
+        table=torch.arange(count, dtype=torch.int32, device=device).flip(0)[None],
+        queries_max=queries,
     )
     scale = kernel.head_dim**-0.5
     out = call_varlen(step, q, pages[0], pages[1], scale=scale, window=window)

@@ -133,7 +133,8 @@ def test_a_kernel_is_taken_when_its_trial_gives_what_plain_attention_gives(
     monkeypatch: pytest.MonkeyPatch, windowed: bool
 ) -> None:
     call = kernel(windowed=windowed)
-    assert trial_difference(call) < varlen_kernel.TOLERANCE / 2
+    for queries in varlen_kernel.TRIAL_QUERIES:
+        assert trial_difference(call, queries) < varlen_kernel.TOLERANCE / 2
     assert refusal(call) is None
     refusal.cache_clear()
 
@@ -150,7 +151,19 @@ def test_a_kernel_is_taken_when_its_trial_gives_what_plain_attention_gives(
         raise RuntimeError("Paged KV cache block size must be divisible by 256\nmore")
 
     monkeypatch.setattr(varlen, "varlen_attn", refused)
-    assert refusal(call) == "refused: Paged KV cache block size must be divisible by 256"
+    assert refusal(call) == (
+        "1 queries refused: Paged KV cache block size must be divisible by 256"
+    )
+    refusal.cache_clear()
+
+    @wraps(slow_varlen)
+    def long_only(q: Any, *arguments: Any, **named: Any) -> Any:
+        return (
+            torch.full_like(q, float("nan")) if len(q) > 2 else slow_varlen(q, *arguments, **named)
+        )
+
+    monkeypatch.setattr(varlen, "varlen_attn", long_only)
+    assert refusal(call) == "129 queries wrong by nan"
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.torch_attn, "_varlen_attn"), reason="an older torch")
