@@ -19,7 +19,8 @@ from appliance.engine.limits import fit_limits
 from appliance.engine.loop import EngineLoop
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
-from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
+from appliance.model.forms import kv_type
+from appliance.model.kv_cache import bytes_per_page
 from appliance.prompt.chat_format import End
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.model_text import ModelText
@@ -52,7 +53,9 @@ class EngineAlone(Answerer):
         limits = fit_limits(
             config,
             model_context_tokens=shape.context_tokens,
-            bytes_per_page=bytes_per_page(shape, config.page_size, ELEMENT_TYPES[config.kv_dtype]),
+            bytes_per_page=bytes_per_page(
+                shape, config.page_size, kv_type(config.kv_dtype, on_gpu=False)
+            ),
             cores=config.threads,
         )
         set_attention_threads(limits.threads)
