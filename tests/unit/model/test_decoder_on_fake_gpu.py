@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 
 from appliance.model import cuda_attention, kv_cache, weights
 from appliance.model.config import read_config
@@ -19,7 +20,7 @@ from appliance.model.decoder import Decoder
 from appliance.model.forms import FORMS, WeightDtype, WeightForm
 from appliance.model.kv_cache import KVCache
 from appliance.model.shape import ModelConfig
-from appliance.model.varlen_kernel import NEEDED, known_refusal
+from appliance.model.varlen_kernel import known_refusal
 from tests.model_fixtures import write_tiny_llama
 from tests.unit.model.steps import Piece, step
 
@@ -77,7 +78,8 @@ def directory(tmp_path: Path) -> Path:
 def fake_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
     monkeypatch.setattr(weights, "_Checkpoint", NoCheckpoint)
     # A trial compares numbers, and there are none.
-    monkeypatch.setattr(cuda_attention, "refusal", lambda kernel: known_refusal(kernel, NEEDED))
+    offered = frozenset(signature(varlen.varlen_attn).parameters)
+    monkeypatch.setattr(cuda_attention, "refusal", lambda kernel: known_refusal(kernel, offered))
     monkeypatch.setattr(kv_cache, "CopyStream", Streams)
     # Without cuDNN: choosing it asks the GPU's driver.
     with (
