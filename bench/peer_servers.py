@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -38,13 +38,17 @@ END_TOKENS = tuple(range(17))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where things are: the model as a directory and as a GGUF file, the peers, a folder for a run."""
+    """Where things are: the model as a directory and as a GGUF file, the peers, a folder for a run.
+
+    `llama_options`: more for llama.cpp, to find out what suits it.
+    """
 
     model: Path
     gguf: Path | None
     peers: Path | None
     work: Path
     threads: int
+    llama_options: Sequence[str] = ()
 
     def of_peer(self, path: str) -> Path:
         """A file of the peers; one that is not there when it was not said where they are."""
@@ -138,7 +142,9 @@ class LlamaServer(ServerRecipe):
     def arguments(self, port: int) -> list[str]:
         """Eight slots of 8,192 tokens: one for each chat that is answered at once."""
         words = f"-t {self.places.threads} -c 65536 -np 8 --no-webui"
-        return ["-m", str(self.places.gguf), *f"{words} --host 127.0.0.1 --port {port}".split()]
+        address = f"--host 127.0.0.1 --port {port}"
+        options = [*f"{words} {address}".split(), *self.places.llama_options]
+        return ["-m", str(self.places.gguf), *options]
 
     def missing(self) -> str | None:
         """The program or the file."""

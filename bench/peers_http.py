@@ -56,6 +56,7 @@ def _recipes(options: argparse.Namespace, work: Path, threads: int) -> Iterator[
                     peers=options.peers,
                     work=work,
                     threads=threads,
+                    llama_options=options.llama_options.split(),
                 )
             )
 
@@ -133,6 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--gguf", type=Path, action="append", help="the same weights for llama.cpp; may be repeated"
     )
+    parser.add_argument("--llama-options", default="", help="more for llama-server, in one word")
     parser.add_argument("--model", type=Path, default=None, help="default: the demo's model")
     parser.add_argument("--servers", default=",".join(RECIPES), help="default: %(default)s")
     defaults = LoadShape()
