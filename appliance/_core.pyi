@@ -330,6 +330,22 @@ class PrefixIndex:
         """Prove that every page is in exactly one place, slots included; raises AssertionError with what
         is wrong."""
 
+    def quarantine(
+        self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], from_token: int
+    ) -> int:
+        """Position `from_token` of this path is wrong: drop every cached page whose path has its tokens up
+        to there, and all that follows them; returns how many pages were dropped, in all tiers.
+
+        Nothing finds these pages any more; those that leases hold are free when the last of these is
+        released, and what these leases commit from now on is not cached. Tips and pins in the pages are
+        gone. Of the lower tiers, whose pages are known by keys that do not say what they follow, all
+        pages go. Copies that leases have not done yet are to be done before. Raises ValueError on
+        malformed input, or when the path has no such position.
+        """
+
+    def purge(self, namespace: bytes) -> int:
+        """Drop every cached page with a token in `namespace`, and what follows it, as `quarantine` does."""
+
     def clear(self) -> int:
         """Drop every cached page that no lease or pin locks, and all of the lower tiers; returns how
         many pages of the device became free."""
@@ -356,6 +372,10 @@ class Lease:
     @property
     def tokens(self) -> int:
         """Tokens admitted and appended; 0 once released."""
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether a quarantine dropped pages that it holds: what it commits is not cached."""
 
     @property
     def node(self) -> int:

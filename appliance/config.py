@@ -19,6 +19,7 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 PositiveInt = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -60,7 +61,11 @@ class ModelSource(_Section, frozen=True, kw_only=True):
 
 
 class EngineConfig(_Section, frozen=True, kw_only=True):
-    """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`."""
+    """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`.
+
+    `pin_pages_max`: pages that pinned conversations may keep (None: a quarter of all). The audit computes at
+    most `audit_tokens_per_minute` tokens again, in idle time; 0 turns it off.
+    """
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
     kv_cache_bytes: PositiveInt = 2 * GIB
@@ -70,6 +75,8 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     waiting_max: PositiveInt = 256
     step_tokens_max: PositiveInt = 512
     threads: PositiveInt | None = None
+    pin_pages_max: Count | None = None
+    audit_tokens_per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
 
 
 class DatabaseConfig(_Section, frozen=True, kw_only=True):
@@ -91,6 +98,11 @@ class Paths(_Section, frozen=True, kw_only=True):
     def engine_socket(self) -> Path:
         """The engine's unix socket."""
         return self.run_dir / "engine.sock"
+
+    @property
+    def admin_socket(self) -> Path:
+        """The server's unix socket for the operator's commands."""
+        return self.run_dir / "admin.sock"
 
     @property
     def models_dir(self) -> Path:

@@ -9,6 +9,9 @@ from appliance.config import EngineConfig
 from appliance.engine.loop import LoopSettings
 from appliance.errors import ConfigError
 
+PIN_SHARE = 4
+"""Without `engine.pin_pages_max`, pins may take one page in so many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
@@ -18,6 +21,8 @@ class EngineLimits:
     page_size: int
     threads: int
     loop: LoopSettings
+    pin_pages_max: int = 0
+    audit_tokens_per_minute: int = 0
 
 
 def fit_limits(
@@ -44,8 +49,16 @@ def fit_limits(
             f"engine.step_tokens_max ({config.step_tokens_max}) must be at least "
             f"engine.running_max ({config.running_max}): a step decodes one token of each"
         )
+    pin_pages_max = pages // PIN_SHARE if config.pin_pages_max is None else config.pin_pages_max
+    if pin_pages_max > pages:
+        raise ConfigError(
+            f"engine.pin_pages_max ({pin_pages_max}) is over the {pages} pages that "
+            f"engine.kv_cache_bytes ({config.kv_cache_bytes}) can hold"
+        )
     return EngineLimits(
         pages=pages,
+        pin_pages_max=pin_pages_max,
+        audit_tokens_per_minute=config.audit_tokens_per_minute,
         page_size=config.page_size,
         threads=config.threads or cores,
         loop=LoopSettings(

@@ -66,8 +66,10 @@ class EngineLoop:
         instance: str,
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
+        remember: Callable[[Sequence, int], None] = lambda _sequence, _written: None,
     ) -> None:
-        """`instance` names this process in the nodes it gives out."""
+        """`instance` names this process in the nodes it gives out; `remember` is told of a sequence that
+        ends, while it has its lease, and of how many of its tokens are committed."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
@@ -80,6 +82,7 @@ class EngineLoop:
         self._instance = instance
         self._clock = clock
         self._send = send
+        self._remember = remember
         self._arrivals = 0
         self._live: dict[RequestKey, Sequence] = {}
         self._waiting: list[Sequence] = []
@@ -327,6 +330,7 @@ class EngineLoop:
         """Commit and release a closing sequence once all its K/V are written."""
         if sequence.pending_tokens == 0:
             sequence.commit(sequence.length)
+            self._remember(sequence, sequence.length)
             sequence.release()
             self._closing.remove(sequence)
 
@@ -351,6 +355,7 @@ class EngineLoop:
         node = None
         if sequence.state is State.RUNNING:
             sequence.commit(commit)
+            self._remember(sequence, min(commit, sequence.computed))
             node = self._node(sequence, min(commit, sequence.computed))
             sequence.release()
             self._running.remove(sequence)

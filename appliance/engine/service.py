@@ -9,6 +9,8 @@ from uuid import uuid4
 
 from appliance._core import PrefixIndex
 from appliance.engine import answers
+from appliance.engine.admin import EngineAdmin
+from appliance.engine.audit import Auditor
 from appliance.engine.connections import Arrival, Connections, Disconnected, Received
 from appliance.engine.counters import stats_values
 from appliance.engine.invariants import check_engine
@@ -19,6 +21,7 @@ from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
     PROTOCOL,
+    AdminQuestion,
     Ask,
     Cancel,
     Frame,
@@ -52,17 +55,37 @@ class EngineService:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`."""
         cache = decoder.new_cache(limits.pages, limits.page_size)
         Runner(decoder, cache).warm_up()
-        self._index = PrefixIndex(page_size=limits.page_size, pages=limits.pages)
+        self._index = PrefixIndex(
+            page_size=limits.page_size, pages=limits.pages, pin_pages_max=limits.pin_pages_max
+        )
         self._page_size = limits.page_size
+        self._pages_for_a_request = -(-limits.loop.context_tokens_max // limits.page_size)
         self._outbox: dict[int, bytearray] = {}
+        self._auditor = Auditor(
+            decoder,
+            cache,
+            self._index,
+            tokens_per_minute=limits.audit_tokens_per_minute,
+            clock=clock,
+        )
+        instance = uuid4().hex
+        self._admin = EngineAdmin(
+            self._index,
+            self._auditor,
+            instance=instance,
+            model_fingerprint=decoder.fingerprint,
+            page_size=limits.page_size,
+            send=self._put,
+        )
         self._loop = EngineLoop(
             decoder,
             cache,
             self._index,
             limits.loop,
-            instance=uuid4().hex,
+            instance=instance,
             clock=clock,
             send=self._put,
+            remember=self._auditor.remember,
         )
         self._clock = clock
         self._drain_s = drain_s
@@ -112,13 +135,24 @@ class EngineService:
                 self._loop.is_idle or self._clock() >= self._drain_until
             ):
                 return
+            self._audit()
             self._loop.step()
             outbox, self._outbox = self._outbox, {}
             self._connections.send(outbox)
 
     def _patience_s(self) -> float | None:
         """How long to wait for an arrival: not at all while there is work."""
-        return None if self._loop.is_idle and self._drain_until is None else 0.0
+        is_idle = self._loop.is_idle and self._drain_until is None
+        return self._auditor.wait_s() if is_idle else 0.0
+
+    def _audit(self) -> None:
+        """Idle time is the audit's; its pages are the requests' when they get scarce."""
+        if self._loop.is_idle and self._drain_until is None:
+            self._auditor.step()
+        elif self._auditor.holds_pages:
+            pages = self._index.stats()
+            if pages["pages_free"] + pages["pages_evictable"] < self._pages_for_a_request:
+                self._auditor.give_way()
 
     def _handle(self, arrival: Arrival) -> None:
         if isinstance(arrival, Received):
@@ -139,6 +173,8 @@ class EngineService:
             self._loop.cancel(connection, frame.request_id, frame.keep_tokens)
         elif isinstance(frame, Ask):
             self._put(connection, self._answer(frame))
+        elif isinstance(frame, AdminQuestion):
+            self._admin.answer(connection, frame)
         elif self._drain_until is None:
             self._loop.submit(connection, frame)
         else:
@@ -148,12 +184,14 @@ class EngineService:
     def _answer(self, ask: Ask) -> Stats:
         failure = None
         if ask.check:
+            self._auditor.give_way()
             try:
                 check_engine(self._loop.sequences, self._index, self._page_size)
             except AssertionError as error:
                 log.error("check_failed", extra={"failure": str(error)})
                 failure = str(error) or "an invariant is broken"
         values = stats_values(self._loop.counters, self._loop.sequences, self._index.stats())
+        values |= self._auditor.values
         return Stats(request_id=ask.request_id, values=values, check_failure=failure)
 
     def _put(self, connection: int, frame: Frame) -> None:

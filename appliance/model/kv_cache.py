@@ -35,6 +35,11 @@ class KVCache:
         """K and V of one layer, each contiguous [pages, kv_heads, page_size, head_dim]."""
         return self._layers[index]
 
+    def gather(self, layer: int, page_table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of pages, float32 [*page_table, kv_heads, page_size, head_dim]; `page_table`: int64."""
+        k, v = self.layer(layer)
+        return k[page_table], v[page_table]
+
     @torch.inference_mode()
     def copy_rows(self, source_page: int, target_page: int, rows: int) -> None:
         """Copy the first `rows` positions of a page, all layers, into another page."""

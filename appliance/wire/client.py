@@ -23,6 +23,8 @@ from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable, Overloaded
 from appliance.wire.frames import (
     PROTOCOL,
+    AdminAnswer,
+    AdminQuestion,
     Admitted,
     Ask,
     Cancel,
@@ -41,6 +43,7 @@ from appliance.wire.frames import (
 log = logging.getLogger("appliance.wire")
 
 Event = Admitted | Tokens | Finished
+Answer = Stats | AdminAnswer
 
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -152,16 +155,33 @@ class EngineClient:
 
         Raises EngineUnavailable when there is no engine or it does not answer in time.
         """
+        stats = await self._answer(Ask(request_id=self._ask_id(), check=check), timeout_s)
+        assert isinstance(stats, Stats)
+        return stats
+
+    async def question(self, question: AdminQuestion, *, timeout_s: float) -> AdminAnswer:
+        """The engine's answer to an operator's question; its `request_id` is given here.
+
+        Raises as `ask`.
+        """
+        asked = msgspec.structs.replace(question, request_id=self._ask_id())
+        answer = await self._answer(asked, timeout_s)
+        assert not isinstance(answer, Stats)
+        return answer
+
+    def _ask_id(self) -> str:
+        return f"ask-{next(self._ask_numbers)}"
+
+    async def _answer(self, question: Ask | AdminQuestion, timeout_s: float) -> Answer:
         link = self._connected()
-        ask = Ask(request_id=f"ask-{next(self._ask_numbers)}", check=check)
         try:
-            return await asyncio.wait_for(link.ask(ask), timeout_s)
+            return await asyncio.wait_for(link.ask(question), timeout_s)
         except TimeoutError as error:
             raise EngineUnavailable(
                 "The engine did not answer in time; try again in a moment."
             ) from error
         finally:
-            link.forget_ask(ask.request_id)
+            link.forget_ask(question.request_id)
 
     def _connected(self) -> _Link:
         if self._link is None:
@@ -292,7 +312,7 @@ class _Link(asyncio.Protocol):
         self._requests: dict[str, _Pending] = {}
         # Cancelled and not read any more, but the engine's Finished is still to come.
         self._ending: set[str] = set()
-        self._asks: dict[str, asyncio.Future[Stats]] = {}
+        self._asks: dict[str, asyncio.Future[Answer]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -349,10 +369,10 @@ class _Link(asyncio.Protocol):
         if not self._requests.pop(request_id).is_finished:
             self._ending.add(request_id)
 
-    async def ask(self, ask: Ask) -> Stats:
-        """Send `Ask` and wait for its answer."""
+    async def ask(self, ask: Ask | AdminQuestion) -> Answer:
+        """Send a question and wait for its answer."""
         self._check_open()
-        answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asks[ask.request_id] = answer
         self._send(ask)
         return await answer
@@ -376,7 +396,7 @@ class _Link(asyncio.Protocol):
             self.hello = frame
             if not self.greeted.done():
                 self.greeted.set_result(frame)
-        elif isinstance(frame, Stats):
+        elif isinstance(frame, Answer):
             answer = self._asks.get(frame.request_id)
             if answer is not None and not answer.done():
                 answer.set_result(frame)

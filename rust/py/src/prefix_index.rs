@@ -298,6 +298,22 @@ impl PrefixIndex {
             .map_err(PyAssertionError::new_err)
     }
 
+    fn quarantine(
+        &self,
+        token_ids: &[u8],
+        stretches: Stretches,
+        from_token: Count<usize>,
+    ) -> PyResult<usize> {
+        let token_ids = unpack("token_ids", token_ids)?;
+        let mut index = lock(&self.shared)?;
+        let dropped = index.quarantine(&token_ids, &counted(&stretches), from_token.0);
+        dropped.map_err(raised)
+    }
+
+    fn purge(&self, namespace: &[u8]) -> PyResult<usize> {
+        Ok(lock(&self.shared)?.purge(namespace))
+    }
+
     fn clear(&self) -> PyResult<usize> {
         Ok(lock(&self.shared)?.clear())
     }

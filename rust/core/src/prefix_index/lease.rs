@@ -1,6 +1,7 @@
 //! One sequence's hold on pages. Owns the page table and what of it belongs to whom; never changes
 //! a page that is in the table.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::locks::LockId;
@@ -65,6 +66,10 @@ pub struct Lease {
     pub(super) priority: u8,
     /// Whether it goes on with a preempted sequence.
     pub(super) resumes: bool,
+    /// Whether a quarantine took pages from under it: what it commits is not cached.
+    pub(super) is_detached: bool,
+    /// Those pages. No tree has them.
+    pub(super) quarantined: BTreeSet<PageId>,
 }
 
 impl Lease {
@@ -95,6 +100,11 @@ impl Lease {
         self.copy.map(|(_, copy)| copy)
     }
 
+    /// Whether a quarantine took pages from under it: what it commits is not cached.
+    pub fn is_detached(&self) -> bool {
+        self.is_detached
+    }
+
     /// Page ids in position order, shared pages first.
     pub fn page_table(&self) -> &[PageId] {
         &self.table
@@ -113,7 +123,8 @@ impl Lease {
     /// The pages that nobody else knows.
     pub(super) fn own_pages(&self) -> impl Iterator<Item = PageId> + '_ {
         let duplicates = self.duplicates.iter().map(|&page| self.table[page]);
-        duplicates.chain(self.table[self.given()..].iter().copied())
+        let own = duplicates.chain(self.table[self.given()..].iter().copied());
+        own.filter(|page| !self.quarantined.contains(page))
     }
 
     /// The locks this lease has.

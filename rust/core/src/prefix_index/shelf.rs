@@ -217,11 +217,13 @@ impl Shelf {
         }
     }
 
-    /// Forget all pages.
-    pub(super) fn clear(&mut self) {
-        for key in self.entries.keys().copied().collect::<Vec<_>>() {
-            self.forget(&key);
+    /// Forget all pages; says how many.
+    pub(super) fn clear(&mut self) -> usize {
+        let keys: Vec<PageKey> = self.entries.keys().copied().collect();
+        for key in &keys {
+            self.forget(key);
         }
+        keys.len()
     }
 
     /// Fill an empty tier, the pages that go first first; false, and no change, when a slot is none or given
