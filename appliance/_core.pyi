@@ -333,8 +333,8 @@ class PrefixIndex:
     def quarantine(
         self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], from_token: int
     ) -> int:
-        """Position `from_token` of this path is wrong: drop every cached page whose path has its tokens up
-        to there, and all that follows them; returns how many pages were dropped, in all tiers.
+        """Position `from_token` of this path is wrong: drop every cached page whose path has its tokens
+        up to there, and all that follows them; returns how many pages were dropped, in all tiers.
 
         Nothing finds these pages any more; those that leases hold are free when the last of these is
         released, and what these leases commit from now on is not cached. Tips and pins in the pages are
@@ -344,7 +344,7 @@ class PrefixIndex:
         """
 
     def purge(self, namespace: bytes) -> int:
-        """Drop every cached page with a token in `namespace`, and what follows it, as `quarantine` does."""
+        """Drop every cached page with a token in `namespace`, and what follows it, like `quarantine`."""
 
     def clear(self) -> int:
         """Drop every cached page that no lease or pin locks, and all of the lower tiers; returns how

@@ -63,8 +63,8 @@ class ModelSource(_Section, frozen=True, kw_only=True):
 class EngineConfig(_Section, frozen=True, kw_only=True):
     """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`.
 
-    `pin_pages_max`: pages that pinned conversations may keep (None: a quarter of all). The audit computes at
-    most `audit_tokens_per_minute` tokens again, in idle time; 0 turns it off.
+    `pin_pages_max`: pages that pinned conversations may keep (None: a quarter of all). The audit computes
+    at most `audit_tokens_per_minute` tokens again, in idle time; 0 turns it off.
     """
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"

@@ -1,9 +1,9 @@
 """The audit: proves in production that what is cached is what would be computed (promises P2, P3).
 
-Takes paths that finished sequences left behind, finds them as a request would, and computes them again from
-position 0 on into pages of its own, under a namespace that nothing else has and without a commit. On a failure the
-wrong pages and all that follows them leave the index, an error event is logged, and the process goes on. Never:
-looks at a text, runs beside a request, or waits.
+Takes paths that finished sequences left behind, finds them as a request would, and computes them again
+from position 0 on into pages of its own, under a namespace that nothing else has and without a commit. On
+a failure the wrong pages and all that follows them leave the index, an error event is logged, and the
+process goes on. Never: looks at a text, runs beside a request, or waits.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Auditor:
         )
 
     def _audit(self, path: CachedPath) -> Generator[int, None, AuditResult | None]:
-        """Yields the tokens each slice computed; None when nothing was found or no pages are to be had."""
+        """Yields the tokens each slice computed; None when nothing was found or there are no pages."""
         token_ids, stretches = _with_probe(path)
         leases: list[Lease] = []
         try:

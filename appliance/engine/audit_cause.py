@@ -1,7 +1,7 @@
 """Compares cached K/V with recomputed ones, and names what is wrong. Never: computes or drops any.
 
-What a content alone can tell is named; where it cannot, the cause is `wrong_content`, and the position says
-the rest.
+What a content alone can tell is named; where it cannot, the cause is `wrong_content`, and the position
+says the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One slice of a path through the model, into pages that a lease holds. Never: chooses what to compute."""
+"""One slice of a path through the model, into pages that a lease holds. Never: chooses the slice."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import logging
 import random
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +18,11 @@ from typing import Self, cast
 
 import msgspec
 
-from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable, Overloaded
 from appliance.wire.frames import (
     PROTOCOL,
     AdminAnswer,
     AdminQuestion,
-    Admitted,
     Ask,
     Cancel,
     EngineFrame,
@@ -35,14 +32,13 @@ from appliance.wire.frames import (
     Generate,
     Hello,
     Stats,
-    Tokens,
     decode_from_engine,
     encode,
 )
+from appliance.wire.pending import Event, Pending
 
 log = logging.getLogger("appliance.wire")
 
-Event = Admitted | Tokens | Finished
 Answer = Stats | AdminAnswer
 
 BACKOFF_MIN_S = 0.05
@@ -251,54 +247,6 @@ class EngineClient:
         await link.close()
 
 
-class _Pending:
-    """The events of one request that were not read yet."""
-
-    def __init__(self, events_max: int) -> None:
-        self._events: deque[Event] = deque()
-        self._events_max = events_max
-        self._arrived = asyncio.Event()
-        self._failure: EngineUnavailable | None = None
-        self._overran = False
-        self.queued_tokens = 0
-        self.yielded_tokens = 0
-        self.is_cancelled = False
-        self.is_finished = False
-
-    def put(self, event: Event) -> bool:
-        """Queue an event; False when it did not fit, so the request has to be cancelled."""
-        if isinstance(event, Finished):
-            self.is_finished = True
-            if self._overran:
-                event = msgspec.structs.replace(event, new_tokens=self.queued_tokens)
-        elif self._overran or len(self._events) >= self._events_max:
-            # No gap may arise: after the first event that is lost, only the end is delivered.
-            self._overran = True
-            return False
-        elif isinstance(event, Tokens):
-            self.queued_tokens += tokens.count(event.token_ids)
-        self._events.append(event)
-        self._arrived.set()
-        return True
-
-    def fail(self, error: EngineUnavailable) -> None:
-        """No more events will come."""
-        self._failure = error
-        self._arrived.set()
-
-    async def next_event(self) -> Event:
-        """The next event; raises EngineUnavailable after the last when the connection was lost."""
-        while not self._events:
-            if self._failure is not None:
-                raise self._failure
-            self._arrived.clear()
-            await self._arrived.wait()
-        event = self._events.popleft()
-        if isinstance(event, Tokens):
-            self.yielded_tokens += tokens.count(event.token_ids)
-        return event
-
-
 class _Link(asyncio.Protocol):
     """One connection, from connect to loss."""
 
@@ -309,7 +257,7 @@ class _Link(asyncio.Protocol):
         self.lost: asyncio.Future[None] = loop.create_future()
         self._events_max = events_max
         self._splitter = FrameSplitter()
-        self._requests: dict[str, _Pending] = {}
+        self._requests: dict[str, Pending] = {}
         # Cancelled and not read any more, but the engine's Finished is still to come.
         self._ending: set[str] = set()
         self._asks: dict[str, asyncio.Future[Answer]] = {}
@@ -344,14 +292,14 @@ class _Link(asyncio.Protocol):
             self._transport.abort()
             await asyncio.shield(self.lost)
 
-    def open(self, request: Generate) -> _Pending:
+    def open(self, request: Generate) -> Pending:
         """Send a request and begin to collect its events."""
         if request.request_id in self._requests or request.request_id in self._ending:
             raise Conflict("this request_id is already in use", param="request_id")
         self._check_open()
         if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
             raise Overloaded("the engine does not take requests")
-        pending = self._requests[request.request_id] = _Pending(self._events_max)
+        pending = self._requests[request.request_id] = Pending(self._events_max)
         self._send(request)
         return pending
 

@@ -35,8 +35,9 @@ from appliance.store.ledger import Ledger
 from appliance.store.records import Message
 from appliance.store.text import storable
 from appliance.tokens import count
-from appliance.wire.client import EngineClient, Event
+from appliance.wire.client import EngineClient
 from appliance.wire.frames import Generate, Sampling
+from appliance.wire.pending import Event
 from tests.model_fixtures import tiny_model, vocabulary, write_directory
 from tests.unit.chat.conftest import CHARACTERS
 from tests.unit.chat.driver import TENANT, read, read_until, send

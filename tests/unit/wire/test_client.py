@@ -15,7 +15,7 @@ import pytest
 from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable
 from appliance.model.decoder import Decoder
-from appliance.wire.client import EngineClient, Event
+from appliance.wire.client import EngineClient
 from appliance.wire.frames import (
     PROTOCOL,
     Admitted,
@@ -31,6 +31,7 @@ from appliance.wire.frames import (
     decode_from_server,
     encode,
 )
+from appliance.wire.pending import Event
 from tests.engine_fixtures import engine_config, engine_in_thread, start_engine
 
 PATIENCE_S = 20.0
