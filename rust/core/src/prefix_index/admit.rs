@@ -1,7 +1,6 @@
 //! Admission: match, lock and reserve as one step. Changes nothing when it cannot be had.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use crate::page_keys::PageKey;
 
@@ -321,8 +320,7 @@ impl PrefixIndex {
             continued: prompt.after,
             priority: prompt.priority,
             resumes: prompt.resumes,
-            is_detached: false,
-            quarantined: BTreeSet::new(),
+            quarantined: None,
         }
     }
 }

@@ -51,10 +51,10 @@ pub(super) fn check(index: &PrefixIndex) -> Checked {
 /// Every page in quarantine is held, by as many leases as are counted.
 fn check_quarantined(index: &PrefixIndex) -> Checked {
     let leases = index.leases.values();
-    let held = leases.flat_map(|lease| &lease.quarantined);
+    let held = leases.flat_map(Lease::quarantined_pages);
     let mut holders: HashMap<u32, usize> =
         index.quarantined.pages().map(|page| (page, 0)).collect();
-    for &page in held {
+    for page in held {
         *holders.entry(page).or_default() += 1;
     }
     for (page, count) in holders {

@@ -66,10 +66,9 @@ pub struct Lease {
     pub(super) priority: u8,
     /// Whether it goes on with a preempted sequence.
     pub(super) resumes: bool,
-    /// Whether a quarantine took pages from under it: what it commits is not cached.
-    pub(super) is_detached: bool,
-    /// Those pages. No tree has them.
-    pub(super) quarantined: BTreeSet<PageId>,
+    /// Once a quarantine took pages from under it: those pages. No tree has them, and what the lease commits is
+    /// not cached any more.
+    pub(super) quarantined: Option<BTreeSet<PageId>>,
 }
 
 impl Lease {
@@ -102,7 +101,7 @@ impl Lease {
 
     /// Whether a quarantine took pages from under it: what it commits is not cached.
     pub fn is_detached(&self) -> bool {
-        self.is_detached
+        self.quarantined.is_some()
     }
 
     /// Page ids in position order, shared pages first.
@@ -124,7 +123,13 @@ impl Lease {
     pub(super) fn own_pages(&self) -> impl Iterator<Item = PageId> + '_ {
         let duplicates = self.duplicates.iter().map(|&page| self.table[page]);
         let own = duplicates.chain(self.table[self.given()..].iter().copied());
-        own.filter(|page| !self.quarantined.contains(page))
+        let is_quarantined = |page| self.quarantined_pages().any(|other| other == page);
+        own.filter(move |&page| !is_quarantined(page))
+    }
+
+    /// The pages that quarantines took from under it.
+    pub(super) fn quarantined_pages(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.quarantined.iter().flatten().copied()
     }
 
     /// The locks this lease has.

@@ -165,8 +165,9 @@ impl PrefixIndex {
 
     /// The lease keeps its pages, of the tree what is before them, and commits nothing any more.
     fn detach(&mut self, lease: &mut Lease, gone: &Gone) {
+        let quarantined = lease.quarantined.get_or_insert_default();
         for &page in &lease.table {
-            if gone.pages.contains(&page) && lease.quarantined.insert(page) {
+            if gone.pages.contains(&page) && quarantined.insert(page) {
                 self.quarantined.hold(page);
             }
         }
@@ -197,13 +198,12 @@ impl PrefixIndex {
                 self.tree.drop_lock(lock);
             }
         }
-        lease.is_detached = true;
         lease.has_committed = false;
     }
 
     /// A released lease's pages of quarantine are free when nobody else holds them.
     pub(super) fn let_go(&mut self, lease: &Lease) {
-        for &page in &lease.quarantined {
+        for page in lease.quarantined_pages() {
             if self.quarantined.let_go(page) {
                 self.pages.give_back(page);
             }
