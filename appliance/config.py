@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,8 +18,8 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+NonNegativeInt = Annotated[int, Meta(ge=0)]
 PositiveInt = Annotated[int, Meta(ge=1)]
-Count = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -64,18 +64,26 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`.
 
     `pin_pages_max`: pages that pinned conversations may keep (None: a quarter of all). The audit computes
-    at most `audit_tokens_per_minute` tokens again, in idle time; 0 turns it off.
+    at most `audit_tokens_per_minute` tokens again, in idle time; 0 leaves only audits on demand.
+
+    The lower tiers are off by default: on a CPU, memory is better given to `kv_cache_bytes`, whose pages
+    need no copies, and a file that holds what was said in chats is made only where it was asked for.
     """
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
     kv_cache_bytes: PositiveInt = 2 * GIB
+    kv_dtype: Literal["auto", "float32", "int8"] = "auto"
+    host_cache_bytes: NonNegativeInt = 0
+    disk_cache_bytes: NonNegativeInt = 0
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16
     context_tokens_max: PositiveInt | None = None
     running_max: PositiveInt = 16
     waiting_max: PositiveInt = 256
+    waiting_per_tenant_max: PositiveInt | None = None
     step_tokens_max: PositiveInt = 512
+    step_ms_max: PositiveInt | None = None
     threads: PositiveInt | None = None
-    pin_pages_max: Count | None = None
+    pin_pages_max: NonNegativeInt | None = None
     audit_tokens_per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
 
 
@@ -103,6 +111,11 @@ class Paths(_Section, frozen=True, kw_only=True):
     def admin_socket(self) -> Path:
         """The server's unix socket for the operator's commands."""
         return self.run_dir / "admin.sock"
+
+    @property
+    def kv_slots(self) -> Path:
+        """The disk tier's file of cached pages."""
+        return self.data_dir / "kv" / "slots"
 
     @property
     def models_dir(self) -> Path:
