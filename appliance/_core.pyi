@@ -285,7 +285,8 @@ class PrefixIndex:
         """What an admission would find, and why not more; changes nothing. Pages in lower tiers count as
         found, as if `onload_tokens_min` were 0.
 
-        hit_tokens (also the position of the first difference), miss_tokens, cause (`hit cold evicted
+        hit_tokens (also the position of the first difference), of these host_tokens and disk_tokens in
+        lower tiers, miss_tokens, cause (`hit cold evicted
         diverged truncated namespace`), and up to 8 tokens each of `before`, `asked` and `cached` (what
         stands there instead), None when there is nothing to show. Shown is only what stands in a
         namespace that the prompt has at that place itself: of other tenants nothing, not even that

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from appliance._core import PrefixIndex
-from appliance.engine.audit import Auditor, AuditResult
+from appliance.engine.audit import Auditor
+from appliance.engine.audit_path import AuditResult
 from appliance.engine.audit_sample import CachedPath
+from appliance.engine.tiers import Tiers
 from appliance.errors import Conflict, InvalidRequest, UnknownNode
 from appliance.tokens import TokenIds
 from appliance.wire.frames import (
@@ -35,6 +37,7 @@ class EngineAdmin:
     def __init__(
         self,
         index: PrefixIndex,
+        tiers: Tiers,
         auditor: Auditor,
         *,
         instance: str,
@@ -44,10 +47,11 @@ class EngineAdmin:
     ) -> None:
         """`send(connection, frame)` must not block."""
         self._index = index
+        self._tiers = tiers
         self._auditor = auditor
         self._instance = instance
-        self._prefix = model_fingerprint.encode()
         self._page_size = page_size
+        self._prefix = model_fingerprint.encode()
         self._send = send
         self._pinned: dict[bytes, tuple[int, int]] = {}
 
@@ -106,12 +110,12 @@ class EngineAdmin:
 
     def _purge(self, question: PurgeAll | PurgeNamespace | PurgePath) -> int:
         if isinstance(question, PurgeAll):
-            return self._index.clear()
+            return self._tiers.forget()
         if isinstance(question, PurgeNamespace):
-            return self._index.purge(self._prefix + question.namespace)
+            return self._tiers.purge(self._prefix + question.namespace)
         stretches = self._stretches(question.stretches)
         try:
-            return self._index.quarantine(question.token_ids, stretches, question.from_token)
+            return self._tiers.quarantine(question.token_ids, stretches, question.from_token)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
 

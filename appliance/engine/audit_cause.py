@@ -19,10 +19,11 @@ class Cause(enum.Enum):
     """What an audit found to be wrong.
 
     coverage: tokens that a finished sequence wrote are not in the index.
-    unwritten_row: a row of nothing but zeros, so it was never written.
+    unwritten_row: a row that was never written: all zeros, or the last of the path, inside a page.
     swapped_pages: the page holds what belongs into another page of the same path.
     foreign_page: the page holds what also stands in a page that is not on this path.
     stale_page: no row of the path fits, from its first token on, as after a change of the weights.
+    damaged_page: the page came from a lower tier, and is not what was put there.
     wrong_content: the page holds something else.
     wrong_logits: every row fits, and yet the logits differ: the fault is not in the cache.
     """
@@ -32,6 +33,7 @@ class Cause(enum.Enum):
     SWAPPED_PAGES = "swapped_pages"
     FOREIGN_PAGE = "foreign_page"
     STALE_PAGE = "stale_page"
+    DAMAGED_PAGE = "damaged_page"
     WRONG_CONTENT = "wrong_content"
     WRONG_LOGITS = "wrong_logits"
 
@@ -106,19 +108,28 @@ class PageComparison:
                 return Cause.SWAPPED_PAGES
             if self._stands_elsewhere(self._cached[place], self._known_rows(place)):
                 return Cause.FOREIGN_PAGE
-        return Cause.STALE_PAGE if bool(wrong.all()) else Cause.WRONG_CONTENT
+        if bool(wrong.all()):
+            return Cause.STALE_PAGE
+        # A page that is used again holds rows of others where nothing was written yet.
+        is_end = bool(wrong[position:].all()) and self._tokens - position < self._page_size
+        return Cause.UNWRITTEN_ROW if is_end and row > 0 else Cause.WRONG_CONTENT
 
     def _known_rows(self, place: int) -> int:
         return min(self._page_size, self._tokens - place * self._page_size)
 
     def _belongs_elsewhere(self, place: int) -> bool:
         """Whether the page fits another place of the path."""
+        tolerance = TOLERANCES[self._cache.data.dtype].row
         for other, own in enumerate(self._own):
             rows = min(self._known_rows(other), self._known_rows(place))
             if other == place or rows <= 0:
                 continue
-            difference = self._differences([self._cached[place]], [own])[:rows]
-            if bool((difference <= TOLERANCES[self._cache.data.dtype].row).all()):
+            # One layer tells most pages apart, at a fraction of the cost of all.
+            for layers in (1, len(self._cache.data)):
+                found = self._differences([self._cached[place]], [own], layers)[:rows]
+                if not bool((found <= tolerance).all()):
+                    break
+            else:
                 return True
         return False
 
@@ -134,17 +145,19 @@ class PageComparison:
             for other in same.nonzero().flatten().tolist()
         )
 
-    def _differences(self, cached: Sequence[int], own: Sequence[int]) -> torch.Tensor:
+    def _differences(
+        self, cached: Sequence[int], own: Sequence[int], layers: int | None = None
+    ) -> torch.Tensor:
         """The largest difference at each position, float32 [positions], as a share of its row."""
-        mine, theirs = self._rows(cached), self._rows(own)
+        mine, theirs = self._rows(cached, layers), self._rows(own, layers)
         largest = theirs.abs().amax(-1).clamp_min(torch.finfo(torch.float32).tiny)
         return ((mine - theirs).abs().amax(-1) / largest).amax(-1)
 
-    def _rows(self, pages: Sequence[int]) -> torch.Tensor:
-        """Rows by position, float32 [positions, layers * 2 * kv_heads, head_dim]."""
+    def _rows(self, pages: Sequence[int], layers: int | None = None) -> torch.Tensor:
+        """Rows by position of the first layers, float32 [positions, layers * 2 * kv_heads, head_dim]."""
         table = torch.tensor(pages, dtype=torch.int64, device=self._cache.data.device)
         rows = []
-        for layer in range(len(self._cache.data)):
+        for layer in range(layers or len(self._cache.data)):
             for side in self._cache.gather(layer, table):
                 pages_of, heads, size, width = side.shape
                 rows.append(side.transpose(1, 2).reshape(pages_of * size, heads, width))

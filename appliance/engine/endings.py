@@ -27,8 +27,8 @@ class Endings:
         send: Callable[[int, Frame], None],
         remember: Callable[[Sequence, int], None],
     ) -> None:
-        """`remember` is told of each sequence that leaves tokens cached, while it has its lease, and of how
-        many."""
+        """`remember` is told of each sequence that leaves tokens cached, while it still has its lease,
+        and of how many."""
         self._sequences = sequences
         self._counters = counters
         self._instance = instance

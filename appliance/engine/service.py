@@ -93,6 +93,7 @@ class EngineService:
             self._auditor,
             instance=instance,
             model_fingerprint=decoder.fingerprint,
+            page_size=limits.page_size,
             send=self._put,
         )
         self._loop = EngineLoop(

@@ -227,6 +227,8 @@ class Explained(Frame, frozen=True, kw_only=True, tag="explained"):
     request_id: str
     hit_tokens: int
     miss_tokens: int
+    host_tokens: int
+    disk_tokens: int
     cause: str
     before: TokenIds | None = None
     asked: TokenIds | None = None

@@ -196,6 +196,8 @@ impl PrefixIndex {
         let dict = PyDict::new(py);
         dict.set_item("hit_tokens", explained.hit_tokens)?;
         dict.set_item("miss_tokens", explained.miss_tokens)?;
+        dict.set_item("host_tokens", explained.host_tokens)?;
+        dict.set_item("disk_tokens", explained.disk_tokens)?;
         dict.set_item("cause", cause_name(explained.cause))?;
         let difference = explained.difference;
         let shown = |part: fn(&Difference) -> &[u32]| {

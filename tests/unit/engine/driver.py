@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from appliance import tokens
 from appliance._core import PrefixIndex
 from appliance.engine.invariants import check_engine
 from appliance.engine.loop import EngineLoop, LoopSettings
-from appliance.engine.sequence import State
+from appliance.engine.sequence import Sequence, State
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
 from appliance.model.decoder import Decoder
@@ -90,7 +91,9 @@ class Driver:
             instance="engine",
             clock=lambda: self.now,
             send=self._record,
+            remember=lambda sequence, written: self.remember(sequence, written),
         )
+        self.remember: Callable[[Sequence, int], None] = lambda _sequence, _written: None
         self._ids = (f"r{number}" for number in itertools.count(1))
 
     def _record(self, connection: int, frame: Frame) -> None:
@@ -99,12 +102,12 @@ class Driver:
 
     def submit(
         self,
-        prompt: Sequence[int],
+        prompt: Items[int],
         *,
         new_tokens_max: int = 8,
         sampling: Sampling = GREEDY,
-        stop: Sequence[int] = (),
-        closing: Sequence[int] = (),
+        stop: Items[int] = (),
+        closing: Items[int] = (),
         namespace: bytes = b"tenant",
         stretches: list[tuple[bytes, int]] | None = None,
         connection: int = CONNECTION,
@@ -156,7 +159,7 @@ class Driver:
             self.step()
         raise AssertionError(f"still busy after {STEPS_MAX} steps")
 
-    def run(self, prompt: Sequence[int], **options: object) -> str:
+    def run(self, prompt: Items[int], **options: object) -> str:
         """Submit one request and finish everything; returns its id."""
         request_id = self.submit(prompt, **options)  # type: ignore[arg-type]
         self.finish()

@@ -95,6 +95,12 @@ impl Shelf {
         self.entries.contains_key(key)
     }
 
+    /// How many of these pages are in a tier.
+    pub(super) fn count(&self, keys: &[PageKey], tier: Tier) -> usize {
+        let in_tier = |key: &&PageKey| self.entries.get(*key).is_some_and(|at| at.tier == tier);
+        keys.iter().filter(in_tier).count()
+    }
+
     /// Pages in a tier.
     pub(super) fn pages(&self, tier: Tier) -> usize {
         self.slots(tier).order.len()
