@@ -15,6 +15,8 @@ from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
+from appliance.chat.cache_view import CacheView
+from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
@@ -68,6 +70,7 @@ class Turns:
         self._model = model
         self._limits = limits
         tips = Tips()
+        self.coverage = Coverage()
         self._planner = Planner(
             ledger=ledger,
             engine=engine,
@@ -78,6 +81,7 @@ class Turns:
             new_id=new_id,
         )
         self._tips = tips
+        self.cache_view = CacheView(engine=engine, planner=self._planner, tips=tips, model=model)
         self._running = running
         self._tasks: set[asyncio.Task[StoredTurn]] = set()
 
@@ -181,6 +185,7 @@ class Turns:
                     async for event in events:
                         if isinstance(event, Admitted):
                             started = True
+                            self._observe(key, plan, event)
                             yield _started(plan, event)
                         else:
                             yield event
@@ -250,8 +255,16 @@ class Turns:
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
         known = self._known(plan, reply) if text == reply.text else None
-        task.add_done_callback(partial(self._stored, key, plan, known))
+        task.add_done_callback(partial(self._stored, key, plan, reply, known))
         return _Storing(reply=reply, task=task)
+
+    def _observe(self, key: Key, plan: Plan, admitted: Admitted) -> None:
+        self.coverage.observe(
+            key,
+            parent_id=plan.parent_id,
+            dropped=plan.fitted.dropped,
+            hit_tokens=admitted.prefix_hit_tokens,
+        )
 
     def _known(self, plan: Plan, reply: Reply) -> KnownTurn | None:
         """What the next turn may go on from, once this one is stored."""
@@ -271,11 +284,24 @@ class Turns:
         )
 
     def _stored(
-        self, key: Key, plan: Plan, known: KnownTurn | None, task: asyncio.Task[StoredTurn]
+        self,
+        key: Key,
+        plan: Plan,
+        reply: Reply,
+        known: KnownTurn | None,
+        task: asyncio.Task[StoredTurn],
     ) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         self._tips.put(key, known if error is None and not task.cancelled() else None)
+        if error is None and not task.cancelled():
+            self.coverage.put(
+                key,
+                plan.fitted,
+                parent_id=plan.parent_id,
+                reply_id=plan.assistant_id,
+                reply_tokens=count(reply.token_ids or b""),
+            )
         self._running.release(key)
         if error is not None:
             log.error(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.errors import ApplianceError
 
@@ -36,6 +37,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         return run_demo(
             port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
         )
+    if options.command == "cache":
+        return run_cache(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -81,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
+    add_cache(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )

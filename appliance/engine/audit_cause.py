@@ -91,9 +91,7 @@ class PageComparison:
         # Not `> tolerance`: a row that is not a number is wrong.
         tolerance = TOLERANCES[self._cache.data.dtype]
         self._is_wrong.append(~(difference <= tolerance.row))
-        self.row_difference = max(
-            self.row_difference, float(difference.nan_to_num(torch.inf).max())
-        )
+        self.row_difference = max(self.row_difference, largest(difference))
 
     def cause(self) -> Cause:
         """Why the first wrong row is wrong; every page has been compared."""
@@ -162,3 +160,9 @@ class PageComparison:
                 pages_of, heads, size, width = side.shape
                 rows.append(side.transpose(1, 2).reshape(pages_of * size, heads, width))
         return torch.cat(rows, dim=1)
+
+
+def largest(differences: torch.Tensor) -> float:
+    """The largest of float32 differences; the largest number there is where one is none."""
+    most = torch.finfo(torch.float32).max
+    return float(differences.nan_to_num(nan=most, posinf=most).max())

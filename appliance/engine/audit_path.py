@@ -10,12 +10,11 @@ import secrets
 from collections.abc import Generator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from appliance import tokens
 from appliance._core import Lease, PrefixIndex
-from appliance.engine.audit_cause import TOLERANCES, Cause, PageComparison
+from appliance.engine.audit_cause import TOLERANCES, Cause, PageComparison, largest
 from appliance.engine.audit_pass import AuditPass
 from appliance.engine.audit_sample import CachedPath
 from appliance.engine.tiers import Tiers
@@ -180,7 +179,7 @@ class PathAuditor:
             dropped = self._tiers.quarantine(path.token_ids, list(path.stretches), position)
         return AuditResult(
             tokens=count,
-            logit_difference=float((cached - own).abs().max().nan_to_num(np.inf)),
+            logit_difference=largest((cached - own).abs()),
             row_difference=comparison.row_difference,
             top1_agrees=bool(cached.argmax() == own.argmax()),
             cause=cause,

@@ -110,19 +110,7 @@ class EngineService:
         self._clock = clock
         self._drain_s = drain_s
         self._drain_until: float | None = None
-        self._connections = connections(
-            Hello(
-                protocol=PROTOCOL,
-                pid=pid,
-                model_fingerprint=decoder.fingerprint,
-                vocab_size=decoder.config.vocab_size,
-                context_tokens_max=limits.loop.context_tokens_max,
-                page_size=limits.page_size,
-                pages_total=limits.pages,
-                waiting_max=limits.loop.waiting_max,
-                device=str(decoder.device),
-            )
-        )
+        self._connections = connections(_hello(decoder, limits, pid))
 
     def stop(self) -> None:
         """Drain and end; a second call ends at once. For other threads and signal handlers."""
@@ -221,3 +209,17 @@ class EngineService:
 
     def _put(self, connection: int, frame: Frame) -> None:
         self._outbox.setdefault(connection, bytearray()).extend(encode(frame))
+
+
+def _hello(decoder: Decoder, limits: EngineLimits, pid: int) -> Hello:
+    return Hello(
+        protocol=PROTOCOL,
+        pid=pid,
+        model_fingerprint=decoder.fingerprint,
+        vocab_size=decoder.config.vocab_size,
+        context_tokens_max=limits.loop.context_tokens_max,
+        page_size=limits.page_size,
+        pages_total=limits.pages,
+        waiting_max=limits.loop.waiting_max,
+        device=str(decoder.device),
+    )

@@ -26,6 +26,7 @@ from appliance.config import Config
 from appliance.errors import ConfigError, StorageUnavailable
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
+from appliance.server.admin import serving_admin
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
 from appliance.server.drain import Drain
@@ -86,7 +87,8 @@ async def _serve(
             site = web.SockSite(runner, listening)
             await site.start()
             log.info("server_started", extra={"port": listening.getsockname()[1]})
-            await _until_drain(drain, migrating)
+            async with serving_admin(services, keys):
+                await _until_drain(drain, migrating)
             await site.stop()
             log.info("server_draining", extra={"streams": services.streams.running})
             await _finish_streams(services, hurry, config.server.drain_s)

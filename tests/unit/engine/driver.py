@@ -54,6 +54,7 @@ class Driver:
         step_tokens_max: int = 64,
         context_tokens_max: int | None = None,
         host_slots: int = 0,
+        pin_pages_max: int = 0,
         disk_slots: int = 0,
         kv_slots: Path | None = None,
         kv_dtype: torch.dtype = torch.float32,
@@ -67,7 +68,11 @@ class Driver:
         if kv_slots is not None:
             self.disk = open_disk(kv_slots, disk_slots, self.cache, decoder.fingerprint)
         self.index = PrefixIndex(
-            page_size=page_size, pages=pages, host_slots=host_slots, disk_slots=disk_slots
+            page_size=page_size,
+            pages=pages,
+            pin_pages_max=pin_pages_max,
+            host_slots=host_slots,
+            disk_slots=disk_slots,
         )
         self.tiers = Tiers(self.index, self.cache, host_slots=host_slots, disk=self.disk)
         self.events: dict[str, list[Frame]] = {}

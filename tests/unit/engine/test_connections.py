@@ -20,9 +20,9 @@ from appliance.engine.connections import (
     Disconnected,
     Received,
     StopAsked,
-    bind_unix_socket,
 )
 from appliance.errors import ConfigError
+from appliance.unix_socket import bind_unix_socket
 from appliance.wire.frames import (
     PROTOCOL,
     Ask,
