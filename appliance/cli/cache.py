@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from appliance.cli.cache_audit import add_audit, run_audit
 from appliance.cli.cache_explain import add_explain, run_explain
@@ -11,7 +12,7 @@ from appliance.cli.cache_pins import add_pin, add_unpin, run_pin, run_unpin
 from appliance.cli.cache_purge import add_purge, run_purge
 from appliance.cli.cache_stats import add_stats, run_stats
 
-Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Namespace], int]]] = {
     "stats": (add_stats, run_stats),

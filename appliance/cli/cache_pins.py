@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TypeAlias
 
 from appliance.cli.admin_client import add_place, ask
 from appliance.cli.conversation_options import add_conversation, address_of
 from appliance.cli.plain_text import as_json
 
-Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_pin(subparsers: Subparsers) -> None:
