@@ -17,7 +17,7 @@ from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.store.records import Message
 from appliance.tokens import TokenIds, count, tail
-from appliance.wire.client import EngineClient
+from appliance.wire.engines import Engines
 from appliance.wire.frames import (
     AdminAnswer,
     AdminQuestion,
@@ -43,9 +43,7 @@ class CacheView:
     """The operator's side of conversations. Every method raises EngineUnavailable, and what the engine
     refuses; those of a conversation raise NotFound, StorageUnavailable and InvalidRequest too."""
 
-    def __init__(
-        self, *, engine: EngineClient, planner: Planner, tips: Tips, model: ModelText
-    ) -> None:
+    def __init__(self, *, engine: Engines, planner: Planner, tips: Tips, model: ModelText) -> None:
         self._engine = engine
         self._planner = planner
         self._tips = tips
@@ -58,10 +56,11 @@ class CacheView:
         last = tail(path.token_ids, count(path.token_ids) - 1)
         namespace, known = path.stretches[-1]
         answer = await self._ask(
+            _key(tenant, conversation_id),
             Explain(
                 token_ids=path.token_ids + last,
                 stretches=[*path.stretches[:-1], (namespace, known + 1)],
-            )
+            ),
         )
         assert isinstance(answer, Explained)
         hello = self._engine.hello
@@ -84,11 +83,13 @@ class CacheView:
                 "no turn of this conversation ended where it stands since the server started: "
                 "send a message first"
             )
-        return await self._pages(Pin(conversation=_key(tenant, conversation_id), node=known.node))
+        key = _key(tenant, conversation_id)
+        return await self._pages(key, Pin(conversation=key, node=known.node))
 
     async def unpin(self, *, tenant: str, conversation_id: UUID) -> int:
         """Let it be evicted again; 0 pages when it was not pinned."""
-        return await self._pages(Unpin(conversation=_key(tenant, conversation_id)))
+        key = _key(tenant, conversation_id)
+        return await self._pages(key, Unpin(conversation=key))
 
     async def purge(self, *, tenant: str, conversation_id: UUID) -> int:
         """Drop every private page of the conversation, of all its branches and cuts, in all tiers.
@@ -98,7 +99,7 @@ class CacheView:
         starts = await self._planner.window_starts(tenant=tenant, conversation_id=conversation_id)
         pages = 0
         for prompt in starts:
-            pages += await self._pages(
+            pages += await self._dropped(
                 PurgePath(
                     token_ids=prompt.token_ids,
                     stretches=list(prompt.stretches),
@@ -109,11 +110,11 @@ class CacheView:
 
     async def purge_tenant(self, tenant: str) -> int:
         """Drop every private page of a tenant, in all tiers."""
-        return await self._pages(PurgeNamespace(namespace=tenant_namespace(tenant)))
+        return await self._dropped(PurgeNamespace(namespace=tenant_namespace(tenant)))
 
     async def purge_all(self) -> int:
         """Drop all that no request and no pin holds; gives the pages of the device."""
-        return await self._pages(PurgeAll())
+        return await self._dropped(PurgeAll())
 
     async def audit(
         self, *, tenant: str, conversation_id: UUID, timeout_s: float
@@ -121,31 +122,41 @@ class CacheView:
         """Compare what is cached of the conversation with a recomputation; empty when nothing is."""
         path = await self._path(tenant, conversation_id)
         question = AuditPath(token_ids=path.token_ids, stretches=path.stretches)
-        return await self._audited(question, timeout_s)
-
-    async def audit_sample(self, tokens: int, *, timeout_s: float) -> list[PathAudit]:
-        """The same with turns that ended lately, until so many tokens are compared."""
-        return await self._audited(AuditSample(tokens=tokens), timeout_s)
-
-    async def _audited(
-        self, question: AuditPath | AuditSample, timeout_s: float
-    ) -> list[PathAudit]:
-        answer = await self._ask(question, timeout_s)
+        answer = await self._ask(_key(tenant, conversation_id), question, timeout_s)
         assert isinstance(answer, Audited)
         return answer.paths
 
-    async def _pages(self, question: AdminQuestion) -> int:
-        answer = await self._ask(question)
+    async def audit_sample(self, tokens: int, *, timeout_s: float) -> list[PathAudit]:
+        """The same with turns that ended lately, until so many tokens are compared in each engine."""
+        question = AuditSample(tokens=tokens)
+        paths: list[PathAudit] = []
+        for answer in await self._engine.question_each(question, timeout_s=timeout_s):
+            answer = _accepted(answer)
+            assert isinstance(answer, Audited)
+            paths += answer.paths
+        return paths
+
+    async def _pages(self, conversation: bytes, question: Pin | Unpin) -> int:
+        answer = await self._ask(conversation, question)
         assert isinstance(answer, Done)
         return answer.pages
 
+    async def _dropped(self, question: PurgeAll | PurgeNamespace | PurgePath) -> int:
+        """Where its pages are, and where they were while an engine was away: every engine is asked."""
+        pages = 0
+        for answer in await self._engine.question_each(question, timeout_s=QUESTION_TIMEOUT_S):
+            answer = _accepted(answer)
+            assert isinstance(answer, Done)
+            pages += answer.pages
+        return pages
+
     async def _ask(
-        self, question: AdminQuestion, timeout_s: float = QUESTION_TIMEOUT_S
+        self,
+        conversation: bytes,
+        question: AdminQuestion,
+        timeout_s: float = QUESTION_TIMEOUT_S,
     ) -> AdminAnswer:
-        answer = await self._engine.question(question, timeout_s=timeout_s)
-        if isinstance(answer, Refused):
-            raise _Refusal(answer)
-        return answer
+        return _accepted(await self._engine.question(conversation, question, timeout_s=timeout_s))
 
     async def _path(self, tenant: str, conversation_id: UUID) -> LeftPath:
         conversation, prompt, reply = await self._planner.left_by(
@@ -188,6 +199,12 @@ class _Refusal(ApplianceError):
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.error_message)
         self.code = refused.error_code
+
+
+def _accepted(answer: AdminAnswer) -> AdminAnswer:
+    if isinstance(answer, Refused):
+        raise _Refusal(answer)
+    return answer
 
 
 def _key(tenant: str, conversation_id: UUID) -> bytes:

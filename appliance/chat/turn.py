@@ -15,7 +15,6 @@ from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
-from appliance.chat.cache_view import CacheView
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
 from appliance.chat.generation import Generation
@@ -34,7 +33,7 @@ from appliance.store.ledger import Ledger
 from appliance.store.records import FinishedTurn, NewMessage, StoredTurn
 from appliance.store.text import storable
 from appliance.tokens import count
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Admitted, FinishReason
 
 log = logging.getLogger("appliance.chat")
@@ -59,7 +58,7 @@ class Turns:
         *,
         ledger: Ledger,
         running: RunningTurns,
-        engine: EngineClient,
+        engine: EngineAccess,
         model: ModelText,
         characters: Characters,
         limits: ChatLimits,
@@ -71,7 +70,7 @@ class Turns:
         self._limits = limits
         tips = Tips()
         self.coverage = Coverage()
-        self._planner = Planner(
+        self.planner = Planner(
             ledger=ledger,
             engine=engine,
             model=model,
@@ -80,8 +79,7 @@ class Turns:
             tips=tips,
             new_id=new_id,
         )
-        self._tips = tips
-        self.cache_view = CacheView(engine=engine, planner=self._planner, tips=tips, model=model)
+        self.tips = tips
         self._running = running
         self._tasks: set[asyncio.Task[StoredTurn]] = set()
 
@@ -104,7 +102,7 @@ class Turns:
         is stored; a failure after it is raised when what was delivered is stored.
         """
         plan = partial(
-            self._planner.send,
+            self.planner.send,
             tenant=tenant,
             conversation_id=conversation_id,
             text=text,
@@ -126,7 +124,7 @@ class Turns:
         Raises as `send`, and InvalidRequest for a message that is no reply.
         """
         plan = partial(
-            self._planner.regenerate,
+            self.planner.regenerate,
             tenant=tenant,
             conversation_id=conversation_id,
             message_id=message_id,
@@ -143,7 +141,7 @@ class Turns:
         It is the prompt that was sent as long as character, model and limits are the same. Raises
         NotFound, and InvalidRequest for a message that is no reply.
         """
-        return await self._planner.prompt_of(
+        return await self.planner.prompt_of(
             tenant=tenant, conversation_id=conversation_id, message_id=message_id
         )
 
@@ -293,7 +291,7 @@ class Turns:
     ) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        self._tips.put(key, known if error is None and not task.cancelled() else None)
+        self.tips.put(key, known if error is None and not task.cancelled() else None)
         if error is None and not task.cancelled():
             self.coverage.put(
                 key,

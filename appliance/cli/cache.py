@@ -10,6 +10,7 @@ from appliance.cli.cache_audit import add_audit, run_audit
 from appliance.cli.cache_explain import add_explain, run_explain
 from appliance.cli.cache_pins import add_pin, add_unpin, run_pin, run_unpin
 from appliance.cli.cache_purge import add_purge, run_purge
+from appliance.cli.cache_simulate import add_simulate, run_simulate
 from appliance.cli.cache_stats import add_stats, run_stats
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -21,6 +22,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Na
     "unpin": (add_unpin, run_unpin),
     "purge": (add_purge, run_purge),
     "audit": (add_audit, run_audit),
+    "simulate": (add_simulate, run_simulate),
 }
 """By name: what adds the subcommand with its options, and what runs it and gives the exit code."""
 

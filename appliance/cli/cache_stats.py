@@ -25,12 +25,20 @@ def run_stats(options: argparse.Namespace) -> int:
 
 
 def _text(answer: Mapping[str, Any]) -> str:
-    engine: Mapping[str, float] = answer["engine"]
+    engines: Mapping[str, Mapping[str, float] | None] = answer["engines"]
+    lines = []
+    for name, values in engines.items():
+        if len(engines) > 1:
+            lines.append(f"{name}:")
+        lines += ["away: it does not answer"] if values is None else _engine_lines(values)
+    return "\n".join([*lines, coverage_line(answer["index_coverage"])])
 
+
+def _engine_lines(engine: Mapping[str, float]) -> list[str]:
     def number(name: str) -> str:
         return f"{engine[name]:.0f}"
 
-    lines = [
+    return [
         f"device pages  {number('pages_cached')} cached, {number('pages_leased')} in use by requests "
         f"alone, {number('pages_free')} free of {number('pages_total')}; {number('pages_pinned')} pinned",
         f"host memory   {number('pages_host')} pages, {size(engine['tier_host_bytes'])} of "
@@ -41,12 +49,10 @@ def _text(answer: Mapping[str, Any]) -> str:
         f"{number('prompt_tokens')} prompt tokens",
         f"evicted       {number('evicted_pages')} pages; restored {number('tier_restored_pages')}, "
         f"rejected {number('tier_rejected_pages')}",
-        coverage_line(answer["index_coverage"]),
         f"audits        {number('audits')} of {number('audited_tokens')} tokens, "
         f"{number('audit_failures')} failed, {number('audit_pages_dropped')} pages dropped"
         + ("; ALARM" if engine["audit_alarm"] else ""),
     ]
-    return "\n".join(lines)
 
 
 def coverage_line(shares: Mapping[str, float]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.model import add_model
 from appliance.errors import ApplianceError
 
 
@@ -39,6 +40,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         )
     if options.command == "cache":
         return run_cache(options)
+    if options.command == "model":
+        from appliance.cli.model import run_model
+
+        return run_model(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -56,7 +61,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "engine":
         from appliance.engine.main import run as run_engine
 
-        return run_engine(config)
+        return run_engine(config, options.number)
     from appliance.server.main import run as run_server
 
     return run_server(config, options.listen_fd)
@@ -85,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
     add_cache(commands)
+    add_model(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )
@@ -96,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         process.add_argument(
             "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
         )
+    engine.add_argument(
+        "--number", type=int, default=None, help="which of several engine.devices, from 0 on"
+    )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
 

@@ -19,6 +19,7 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.runner import DeviceLost, Runner
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
+from appliance.engine.trace import TraceWriter
 from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
@@ -57,6 +58,7 @@ class EngineService:
         drain_s: float,
         kv_slots: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        trace: TraceWriter | None = None,
     ) -> None:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`.
 
@@ -106,6 +108,7 @@ class EngineService:
             clock=clock,
             send=self._put,
             remember=self._auditor.remember,
+            trace=trace,
         )
         self._clock = clock
         self._drain_s = drain_s

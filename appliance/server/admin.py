@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from appliance.chat.cache_view import CacheView
+from appliance.chat.cache_view import QUESTION_TIMEOUT_S, CacheView
 from appliance.errors import ApplianceError, InvalidRequest, NotFound
 from appliance.server.admin_requests import (
     AUDIT,
@@ -103,10 +103,10 @@ async def _frame(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def _stats(request: web.Request) -> web.Response:
-    """GET: the engine's gauges and counters, and the index coverage by role."""
+    """GET: each engine's gauges and counters, None of one that is away; the index coverage by role."""
     services = request.app[SERVICES]
-    stats = await services.engine.ask()
-    return _json({"engine": stats.values, "index_coverage": services.turns.coverage.shares})
+    engines = await _engine_values(services)
+    return _json({"engines": engines, "index_coverage": services.turns.coverage.shares})
 
 
 async def _explain(request: web.Request) -> web.Response:
@@ -132,7 +132,7 @@ async def _purge(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     services.readiness.require_schema()
     asked: PurgeRequest = await read_json(request, PURGE, services.config.server)
-    view = services.turns.cache_view
+    view = services.cache_view
     if asked.everything == (asked.conversation is not None or asked.tenant is not None):
         raise InvalidRequest("say either `everything`, or whose: a conversation or a tenant")
     if asked.everything:
@@ -150,7 +150,7 @@ async def _audit(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     services.readiness.require_schema()
     asked: AuditRequest = await read_json(request, AUDIT, services.config.server)
-    view = services.turns.cache_view
+    view = services.cache_view
     if asked.conversation is None:
         paths = await view.audit_sample(asked.tokens, timeout_s=asked.timeout_s)
     else:
@@ -159,14 +159,19 @@ async def _audit(request: web.Request) -> web.Response:
             conversation_id=asked.conversation,
             timeout_s=asked.timeout_s,
         )
-    stats = await services.engine.ask()
+    engines = (await _engine_values(services)).values()
     return _json(
         {
             "paths": paths,
-            "alarm": stats.values["audit_alarm"] > 0,
+            "alarm": any(values and values["audit_alarm"] > 0 for values in engines),
             "index_coverage": services.turns.coverage.shares,
         }
     )
+
+
+async def _engine_values(services: Services) -> dict[str, dict[str, float] | None]:
+    answers = await services.engine.ask_each(timeout_s=QUESTION_TIMEOUT_S)
+    return {name: None if said is None else said.values for name, said in answers.items()}
 
 
 def _conversation(request: web.Request) -> tuple[CacheView, str, UUID]:
@@ -178,7 +183,7 @@ def _conversation(request: web.Request) -> tuple[CacheView, str, UUID]:
         ) from error
     services = request.app[SERVICES]
     services.readiness.require_schema()
-    view = services.turns.cache_view
+    view = services.cache_view
     return view, _tenant(request, request.query.get("tenant")), conversation_id
 
 

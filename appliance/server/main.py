@@ -17,15 +17,17 @@ from pathlib import Path
 import uvloop
 from aiohttp import http_parser, web
 
+from appliance.chat.cache_view import CacheView
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
-from appliance.config import Config
+from appliance.config import Config, engine_configs
 from appliance.errors import ConfigError, StorageUnavailable
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
+from appliance.prompt.namespace import PUBLIC
 from appliance.server.admin import serving_admin
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
@@ -37,6 +39,7 @@ from appliance.store.ledger import Ledger
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.wire.client import EngineClient
+from appliance.wire.engines import Engines
 
 log = logging.getLogger("appliance.server")
 
@@ -78,7 +81,7 @@ async def _serve(
     drain = Drain()
     hurry = asyncio.Event()
     _on_signals(drain, hurry)
-    async with _pool(config) as pool, EngineClient(config.paths.engine_socket) as engine:
+    async with _pool(config) as pool, engines_of(config) as engine:
         services = build_services(config, text, characters, pool, engine, drain)
         migrating = asyncio.create_task(_migrate(pool, services.readiness))
         runner = create_runner(services, keys)
@@ -154,23 +157,25 @@ def build_services(
     text: ModelText,
     characters: Characters,
     pool: Pool,
-    engine: EngineClient,
+    engine: Engines,
     drain: Drain,
 ) -> Services:
     """Everything the handlers share, over an open pool and a started engine client."""
     ledger = Ledger(pool, write_retry_s=config.database.write_retry_s)
     running = RunningTurns()
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
+    turns = Turns(
+        ledger=ledger,
+        running=running,
+        engine=engine,
+        model=text,
+        characters=characters,
+        limits=limits,
+    )
     return Services(
         config=config,
-        turns=Turns(
-            ledger=ledger,
-            running=running,
-            engine=engine,
-            model=text,
-            characters=characters,
-            limits=limits,
-        ),
+        turns=turns,
+        cache_view=CacheView(engine=engine, planner=turns.planner, tips=turns.tips, model=text),
         conversations=Conversations(ledger=ledger, running=running, characters=characters),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,
@@ -180,6 +185,15 @@ def build_services(
         drain=drain,
         readiness=Readiness(engine=engine, pool=pool, drain=drain),
     )
+
+
+def engines_of(config: Config) -> Engines:
+    """Clients of all engines of a configuration, to be entered."""
+    clients = {
+        own.paths.engine_name: EngineClient(own.paths.engine_socket)
+        for own in engine_configs(config)
+    }
+    return Engines(clients, public=PUBLIC)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from appliance._core import Tokenizer
+from appliance.chat.cache_view import CacheView
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
@@ -16,7 +17,7 @@ from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
 from appliance.server.streams import Streams
-from appliance.wire.client import EngineClient
+from appliance.wire.engines import Engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class Services:
     turns: Turns
     conversations: Conversations
     completions: Completions
-    engine: EngineClient
+    engine: Engines
+    cache_view: CacheView
     characters: Characters
     tokenizer: Tokenizer
     metrics: Metrics

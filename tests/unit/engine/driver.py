@@ -16,6 +16,7 @@ from appliance.engine.loop import EngineLoop, LoopSettings
 from appliance.engine.sequence import Sequence, State
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
+from appliance.engine.trace import TraceWriter
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
     Admitted,
@@ -60,6 +61,7 @@ class Driver:
         kv_dtype: torch.dtype = torch.float32,
         waiting_per_tenant_max: int | None = None,
         step_ms_max: float | None = None,
+        trace: TraceWriter | None = None,
     ) -> None:
         self.decoder = decoder
         self.page_size = page_size
@@ -97,6 +99,7 @@ class Driver:
             clock=lambda: self.now,
             send=self._record,
             remember=lambda sequence, written: self.remember(sequence, written),
+            trace=trace,
         )
         self.remember: Callable[[Sequence, int], None] = lambda _sequence, _written: None
         self._ids = (f"r{number}" for number in itertools.count(1))

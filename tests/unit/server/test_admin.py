@@ -141,7 +141,7 @@ async def test_a_conversation_is_explained_pinned_audited_and_purged(operator: O
 
     pages = explained["device_pages"]
     assert await operator.ask("pin", name) == {"pages": pages}
-    assert (await operator.ask("stats"))["engine"]["pages_pinned"] == pages
+    assert (await operator.ask("stats"))["engines"]["engine"]["pages_pinned"] == pages
     assert await operator.run("unpin", name) == f"unpinned {pages} pages\n"
 
     audited = await operator.ask("audit", name)
