@@ -69,6 +69,8 @@ class Auditor:
         self._refilled_at = clock()
         self._job: Generator[int, None, AuditResult | None] | None = None
         self._demands: deque[_Demand] = deque()
+        # Of the audit that is under way: for whom, and the path if it was named.
+        self._served: _Demand | None = None
         self._asked: CachedPath | None = None
         self._counters = dict.fromkeys(
             (
@@ -154,7 +156,7 @@ class Auditor:
                 raise DeviceLost(str(error)) from error
             self._end(None)
             return
-        if not self._demands:
+        if self._served is None:
             self._budget -= spent
 
     def give_way(self) -> None:
@@ -163,8 +165,8 @@ class Auditor:
             self._job.close()
             self._job = None
             self._end(None)
-            if self._demands and self._asked is not None:
-                self._demands[0].paths.append(self._asked)
+            if self._served is not None and self._asked is not None:
+                self._served.paths.append(self._asked)
 
     @property
     def holds_pages(self) -> bool:
@@ -180,7 +182,7 @@ class Auditor:
 
     def _next_job(self) -> bool:
         """Begin the next audit; answers a demand for which there is none."""
-        demand = self._demands[0] if self._demands else None
+        demand = self._served = self._demands[0] if self._demands else None
         self._asked = demand.paths.pop() if demand is not None and demand.paths else None
         path = self._asked
         if demand is None or demand.tokens > 0:
@@ -194,7 +196,7 @@ class Auditor:
 
     def _end(self, result: AuditResult | None) -> None:
         """Count and tell; None for an audit that found nothing to compare or was given up."""
-        demand = self._demands[0] if self._demands else None
+        demand = self._served
         if result is None:
             self._counters["audits_given_up"] += 1
             return

@@ -287,6 +287,20 @@ def test_demands_are_answered_in_turn_and_only_so_many_wait(audited: Audited) ->
     assert auditor.values["audits"] == DEMANDS_MAX + 1
 
 
+def test_a_demand_is_not_answered_with_the_audit_that_was_under_way(decoder: Decoder) -> None:
+    audited = Audited(decoder, tokens_per_minute=60)
+    first, second = (
+        audited.path_of(audited.driver.run(ids(seed, count), closing=CLOSING))
+        for seed, count in ((1, 70), (2, 40))
+    )
+    audited.driver.now += 600
+    audited.auditor._sample._paths = [first]
+    audited.auditor.step()
+    assert audited.auditor.holds_pages
+    assert audited.audit(second).tokens == second.tokens
+    assert audited.auditor.values["audits"] == 2
+
+
 def test_an_audit_that_gave_way_to_a_request_is_done_later(audited: Audited) -> None:
     path = audited.path_of(audited.driver.run(ids(1, 70), closing=CLOSING))
     answers: list[list[AuditResult]] = []
