@@ -127,10 +127,14 @@ class Auditor:
         )
 
     def wait_s(self) -> float | None:
-        """Seconds until `step` has something to do; None when nothing is to come."""
-        if self._demands:
+        """Seconds until `step` has something to do; None when nothing is to come.
+
+        An audit that has begun goes on, so that it has its pages for a short time; what it takes more
+        than the budget has is made up for before the next.
+        """
+        if self._demands or self._job is not None:
             return 0.0
-        if self._tokens_per_s == 0 or (self._job is None and len(self._sample) == 0):
+        if self._tokens_per_s == 0 or len(self._sample) == 0:
             return None
         self._refill()
         return max(0.0, (SLICE_TOKENS - self._budget) / self._tokens_per_s)

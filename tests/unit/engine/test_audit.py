@@ -267,6 +267,23 @@ def test_idle_time_audits_keep_to_their_budget_and_give_way(decoder: Decoder) ->
     assert audited.driver.index.stats()["pages_leased"] == 0
 
 
+def test_an_audit_runs_through_and_its_cost_is_made_up_for_before_the_next(
+    decoder: Decoder,
+) -> None:
+    audited = Audited(decoder, tokens_per_minute=60)
+    for seed in (1, 2):
+        audited.driver.run(ids(seed, 200), closing=CLOSING)
+    audited.driver.now += 64
+    audited.auditor.step()
+    while audited.auditor.holds_pages:
+        assert audited.auditor.wait_s() == 0.0
+        audited.auditor.step()
+    assert audited.auditor.values["audited_tokens"] == 210
+    wait_s = audited.auditor.wait_s()
+    assert wait_s is not None
+    assert wait_s > 200, "60 tokens a minute"
+
+
 def test_demands_are_answered_in_turn_and_only_so_many_wait(audited: Audited) -> None:
     driver, auditor = audited.driver, audited.auditor
     paths = [audited.path_of(driver.run(ids(seed, 40), closing=CLOSING)) for seed in (1, 2, 3)]
