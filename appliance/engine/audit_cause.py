@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from appliance.model.decoder import Decoder
 from appliance.model.kv_cache import KVCache
 
 
@@ -50,24 +51,35 @@ class Tolerance:
     logits: float
 
 
-TOLERANCES: dict[torch.dtype, Tolerance] = {
-    # The same sums in another order: a few units in the last place of each layer add up.
-    torch.float32: Tolerance(row=1e-3, logits=1e-2),
-    # A value next to a rounding border falls to either side: one step is 1/127 of a row's largest
-    # magnitude, and what later layers make of it a few more.
-    torch.int8: Tolerance(row=0.05, logits=0.5),
-}
-"""By the element type of the cache."""
+EXACT = Tolerance(row=1e-3, logits=1e-2)
+"""Float32 throughout: the same sums in another order, a few units in the last place a layer."""
+
+ROUNDED = Tolerance(row=0.1, logits=1.0)
+"""Anything in bfloat16 or int8: a value next to a border of rounding falls to either side, and what it
+moves adds up over the layers. What belongs to another place or another model differs by far more."""
+
+
+def tolerance_of(decoder: Decoder, cache: KVCache) -> Tolerance:
+    """What this model's recomputations may differ by from what this cache holds."""
+    is_exact = cache.data.dtype == torch.float32 and not decoder.is_rounded
+    return EXACT if is_exact else ROUNDED
 
 
 class PageComparison:
     """The pages of a path against recomputed ones; page k of `cached` belongs to page k of `own`."""
 
     def __init__(
-        self, cache: KVCache, cached: Sequence[int], own: Sequence[int], tokens: int
+        self,
+        cache: KVCache,
+        cached: Sequence[int],
+        own: Sequence[int],
+        *,
+        tokens: int,
+        tolerance: Tolerance,
     ) -> None:
         """`tokens`: how many positions of the path are compared."""
         self._cache = cache
+        self._row_tolerance = tolerance.row
         self._page_size = cache.page_size
         self._cached = list(cached)
         self._own = list(own)
@@ -89,8 +101,7 @@ class PageComparison:
         pages = slice(first, last)
         difference = self._differences(self._cached[pages], self._own[pages])[:count]
         # Not `> tolerance`: a row that is not a number is wrong.
-        tolerance = TOLERANCES[self._cache.data.dtype]
-        self._is_wrong.append(~(difference <= tolerance.row))
+        self._is_wrong.append(~(difference <= self._row_tolerance))
         self.row_difference = max(self.row_difference, largest(difference))
 
     def cause(self) -> Cause:
@@ -117,7 +128,6 @@ class PageComparison:
 
     def _belongs_elsewhere(self, place: int) -> bool:
         """Whether the page fits another place of the path."""
-        tolerance = TOLERANCES[self._cache.data.dtype].row
         for other, own in enumerate(self._own):
             rows = min(self._known_rows(other), self._known_rows(place))
             if other == place or rows <= 0:
@@ -125,7 +135,7 @@ class PageComparison:
             # One layer tells most pages apart, at a fraction of the cost of all.
             for layers in (1, len(self._cache.data)):
                 found = self._differences([self._cached[place]], [own], layers)[:rows]
-                if not bool((found <= tolerance).all()):
+                if not bool((found <= self._row_tolerance).all()):
                     break
             else:
                 return True

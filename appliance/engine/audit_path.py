@@ -14,7 +14,7 @@ import torch
 
 from appliance import tokens
 from appliance._core import Lease, PrefixIndex
-from appliance.engine.audit_cause import TOLERANCES, Cause, PageComparison, largest
+from appliance.engine.audit_cause import Cause, PageComparison, largest, tolerance_of
 from appliance.engine.audit_pass import AuditPass
 from appliance.engine.audit_sample import CachedPath
 from appliance.engine.tiers import Tiers
@@ -61,6 +61,7 @@ class PathAuditor:
 
     def __init__(self, decoder: Decoder, cache: KVCache, index: PrefixIndex, tiers: Tiers) -> None:
         self._pass = AuditPass(decoder, cache)
+        self._tolerance = tolerance_of(decoder, cache)
         self._cache = cache
         self._index = index
         self._tiers = tiers
@@ -91,7 +92,8 @@ class PathAuditor:
                 self._cache,
                 list(tokens.unpack(found.lease.page_table))[:pages],
                 list(tokens.unpack(own.page_table))[:pages],
-                found.count,
+                tokens=found.count,
+                tolerance=self._tolerance,
             )
             for first in range(0, pages, COMPARED_PAGES):
                 comparison.compare(first, min(first + COMPARED_PAGES, pages))
@@ -153,8 +155,7 @@ class PathAuditor:
     ) -> Cause | None:
         position = comparison.first_wrong
         if position is None:
-            tolerance = TOLERANCES[self._cache.data.dtype]
-            is_near = float((cached - own).abs().max()) <= tolerance.logits
+            is_near = float((cached - own).abs().max()) <= self._tolerance.logits
             return None if is_near else Cause.WRONG_LOGITS
         cause = comparison.cause()
         if cause is not Cause.WRONG_CONTENT or position < found.restored_from:

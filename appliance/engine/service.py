@@ -65,7 +65,9 @@ class EngineService:
         `kv_slots`: the disk tier's file, if there may be one. Raises ConfigError when it cannot be had.
         """
         cache = decoder.new_cache(limits.pages, limits.page_size, limits.kv_dtype)
-        Runner(decoder, cache).warm_up()
+        Runner(decoder, cache).warm_up(
+            sequences_max=limits.loop.running_max, context_tokens_max=limits.loop.context_tokens_max
+        )
         disk = None
         if kv_slots is not None:
             disk = open_disk(kv_slots, limits.disk_slots, cache, decoder.fingerprint)

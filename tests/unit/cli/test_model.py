@@ -49,7 +49,7 @@ def test_inspect_tells_shape_sizes_and_chats_by_tier(
     assert found["weight_bytes"] == 4 * found["parameters"]
     assert {"memory", "disk"} <= set(found["tiers"])
     kinds = {form["kv_dtype"]: form["token_bytes"] for form in found["own"]}
-    assert kinds == {"float32": 512, "int8": 160}
+    assert kinds == {"float32": 512, "bfloat16": 256, "int8": 160}
     for form in [*found["own"], *found["heads"]]:
         assert form["chats"] == {
             tier: free // form["chat_bytes"] for tier, free in found["tiers"].items()

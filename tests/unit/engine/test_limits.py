@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from appliance.config import EngineConfig
 from appliance.engine.limits import EngineLimits, fit_limits
@@ -64,3 +65,13 @@ def test_pins_get_a_quarter_of_the_pages_or_what_is_set() -> None:
 def test_the_sampled_audit_is_on_by_default_and_can_be_turned_off() -> None:
     assert fit(EngineConfig()).audit_tokens_per_minute == 1000
     assert fit(EngineConfig(audit_tokens_per_minute=0)).audit_tokens_per_minute == 0
+
+
+def test_bfloat16_keys_are_for_gpus_where_they_are_the_default() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.kv_dtype"):
+        fit(EngineConfig(kv_dtype="bfloat16"))
+    assert fit(EngineConfig()).kv_dtype == torch.float32
+    on_gpu = fit_limits(
+        EngineConfig(), model_context_tokens=512, bytes_per_page=1000, cores=3, on_gpu=True
+    )
+    assert on_gpu.kv_dtype == torch.bfloat16

@@ -51,6 +51,11 @@ def test_perplexity_is_that_of_transformers_over_windows_behind_the_beginning_to
 
 def test_what_int8_keys_and_values_change_is_measured_at_every_position(tmp_path: Path) -> None:
     model = random_model(**FAMILIES["llama"])
+    with torch.no_grad():
+        for layer in model.model.layers:
+            # Sharp attention, so that rounded keys change much: the divergence is not symmetric then.
+            layer.self_attn.q_proj.weight.mul_(6)
+            layer.self_attn.k_proj.weight.mul_(6)
     decoder = load_model(save_model(model, tmp_path), "cpu", None)
     inputs = [[1, *window[:-1]] for window in WINDOWS]
     full, small = (
@@ -58,8 +63,8 @@ def test_what_int8_keys_and_values_change_is_measured_at_every_position(tmp_path
         for dtype in (torch.float32, torch.int8)
     )
     got = agreement(decoder, torch.int8)
-    assert got.logit_difference == pytest.approx((full - small).abs().max().item(), abs=1e-5)
-    assert got.logit_difference > 1e-3
+    assert got.logit_difference == pytest.approx((full - small).abs().max().item(), abs=1e-3)
+    assert got.logit_difference > 0.1
     assert got.top1 == (full.argmax(-1) == small.argmax(-1)).double().mean()
     assert got.top1 < 1
     want = kl_div(
