@@ -371,7 +371,7 @@ fn explain_counts_what_would_be_restored() {
         )
     };
     assert_eq!(explain(&mut index, &tokens(13)), (12, 8, 4, Cause::Hit));
-    assert_eq!(explain(&mut index, &tokens(12)), (8, 4, 4, Cause::Evicted));
+    assert_eq!(explain(&mut index, &tokens(12)), (8, 8, 0, Cause::Evicted));
     assert_eq!(explain(&mut index, &tokens(14)), (12, 8, 4, Cause::Cold));
     let bobs = index.explain(&tokens(13), &[(BOB, 13)]).unwrap();
     assert_eq!((bobs.hit_tokens, bobs.cause), (0, Cause::Cold));
