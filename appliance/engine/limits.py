@@ -19,6 +19,9 @@ SLOTS_MAX = 2**32 - 1
 SLOT_OVERHEAD_BYTES = 300
 """What the index and the tier remember of a page beside its content (measured: 250 bytes)."""
 
+PIN_SHARE = 4
+"""Without `engine.pin_pages_max`, pins may take one page in so many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
@@ -31,6 +34,8 @@ class EngineLimits:
     disk_slots: int = 0
     threads: int
     loop: LoopSettings
+    pin_pages_max: int = 0
+    audit_tokens_per_minute: int = 0
 
 
 def fit_limits(
@@ -65,8 +70,16 @@ def fit_limits(
             f"engine.step_tokens_max ({config.step_tokens_max}) must be at least "
             f"engine.running_max ({config.running_max}): a step decodes one token of each"
         )
+    pin_pages_max = pages // PIN_SHARE if config.pin_pages_max is None else config.pin_pages_max
+    if pin_pages_max > pages:
+        raise ConfigError(
+            f"engine.pin_pages_max ({pin_pages_max}) is over the {pages} pages that "
+            f"engine.kv_cache_bytes ({config.kv_cache_bytes}) can hold"
+        )
     return EngineLimits(
         pages=pages,
+        pin_pages_max=pin_pages_max,
+        audit_tokens_per_minute=config.audit_tokens_per_minute,
         page_size=config.page_size,
         kv_dtype=kv_dtype,
         host_slots=_slots("host", config.host_cache_bytes, bytes_per_page),

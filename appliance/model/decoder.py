@@ -22,6 +22,7 @@ from appliance.model.decode_graphs import Capture, DecodeGraphs, DecodeStep
 from appliance.model.files import check_model
 from appliance.model.forms import WeightDtype, weight_form
 from appliance.model.kv_cache import KVCache
+from appliance.model.linear import FloatTable
 from appliance.model.manifest import fingerprint, form_fingerprint
 from appliance.model.rotary import rotary_table
 from appliance.model.weights import Weights, load_weights
@@ -66,6 +67,11 @@ class Decoder:
             )
         ]
         self._graphs: DecodeGraphs | None = None
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether products are of numbers in less than float32: weights in bfloat16 or int8."""
+        return not isinstance(self._weights.embedding, FloatTable)
 
     def new_cache(self, pages: int, page_size: int, dtype: torch.dtype = torch.float32) -> KVCache:
         """An empty cache for this model on its device; `dtype`: of its elements."""
