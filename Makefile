@@ -46,7 +46,7 @@ nightly: ## what takes half an hour: a million index operations, fuzzing, Addres
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
 	set -e; for name in $(FUZZ_TARGETS); do \
 		cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir $(NIGHTLY) $$name -- -max_total_time=$(FUZZ_SECONDS); done
-	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-attention --locked --release \
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-kernels --locked --release \
 		--target $(HOST) --target-dir $(NIGHTLY)
 
 lint: install ## formatters, linters and type checkers

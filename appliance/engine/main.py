@@ -6,7 +6,7 @@ import os
 import signal
 from functools import partial
 
-from appliance._core import set_attention_threads
+from appliance._core import set_kernel_threads
 from appliance.config import Config
 from appliance.engine.connections import Connections
 from appliance.engine.limits import fit_limits, usable_cores
@@ -33,7 +33,7 @@ def run(config: Config) -> int:
         bytes_per_page=bytes_per_page(model, config.engine.page_size),
         cores=usable_cores(),
     )
-    set_attention_threads(limits.threads)
+    set_kernel_threads(limits.threads)
     decoder = load_model(config.model.path, config.engine.device, limits.threads)
     service = EngineService(
         decoder,

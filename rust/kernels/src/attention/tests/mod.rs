@@ -12,9 +12,10 @@ mod window;
 
 use super::batch::Batch;
 use super::item::Attention;
-use super::level::Level;
-use super::store::quantise;
-use super::{Cache, CacheShape, Query, Ragged, Tensors, pool};
+use crate::level::Level;
+use crate::quantise::quantise;
+use super::{Cache, CacheShape, Query, Ragged, Tensors};
+use crate::pool;
 use std::sync::Arc;
 
 /// The levels that this CPU has for a `head_dim`.

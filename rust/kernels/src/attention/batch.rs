@@ -3,6 +3,7 @@
 //! Owns the checks; reads no tensor. What `Batch` and `Slots` hold may be used as an index without
 //! looking again: the kernel relies on it.
 
+use crate::address;
 use thiserror::Error;
 
 /// The largest context: positions stay exact as float32.
@@ -81,10 +82,11 @@ fn check_sizes(sizes: &[usize]) -> Result<(), AttentionError> {
 
 /// Raises `Address` unless the address can be that of values of type `T`.
 pub(super) fn check_address<T>(name: &'static str, address: usize) -> Result<(), AttentionError> {
-    if address == 0 || !address.is_multiple_of(align_of::<T>()) {
-        return Err(AttentionError::Address(name));
+    if address::can_be_of::<T>(address) {
+        Ok(())
+    } else {
+        Err(AttentionError::Address(name))
     }
-    Ok(())
 }
 
 /// How queries look at the cache.

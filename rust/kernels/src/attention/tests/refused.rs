@@ -1,7 +1,7 @@
 //! Arguments that do not fit: refused before memory is touched.
 
 use super::{Case, SHAPE};
-use crate::{
+use crate::attention::{
     AttentionError, Cache, CacheShape, NewRows, Query, Ragged, Tensors, paged_attention, store_kv,
 };
 

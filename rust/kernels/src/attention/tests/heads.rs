@@ -1,9 +1,9 @@
 //! K/V heads that share an item, and items that follow each other.
 
 use super::{Case, levels};
-use crate::CacheShape;
-use crate::batch::Batch;
-use crate::plan::Plan;
+use crate::attention::CacheShape;
+use crate::attention::batch::Batch;
+use crate::attention::plan::Plan;
 
 const SHAPE: CacheShape = CacheShape {
     kv_heads: 5,

@@ -7,7 +7,7 @@
 
 use super::batch::Batch;
 use super::kernel::KEYS;
-use super::simd::LANES_MAX;
+use crate::simd::LANES_MAX;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,35 +8,24 @@
 //! long contexts are cut into spans that threads share (split-KV). A sequence's results depend on its own
 //! queries and context alone: not on the batch it is in, not on the number of threads.
 
-#![expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "positions are at most 2^24 and never negative: exact as float32 and back; an int8 value is \
-              rounded and clamped before it is cast"
-)]
-
 mod batch;
 mod gather;
 mod item;
 mod kernel;
-mod level;
 mod plan;
-mod pool;
 mod scratch;
-mod simd;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{AttentionError, CacheShape, Query, Ragged};
 pub use item::{Cache, Tensors};
-pub use pool::set_threads;
 pub use store::{NewRows, store_kv};
 
 use batch::{Batch, check_address};
 use item::Attention;
-use level::Level;
+use crate::level::Level;
+use crate::pool;
 use std::sync::Arc;
 
 /// Causal attention: `out[t, h] = softmax(scale * q[t, h] . K) V` over the positions up to that of t,

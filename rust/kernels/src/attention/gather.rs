@@ -7,7 +7,7 @@ use super::item::Attention;
 use super::kernel::{KEYS, PANEL_VECTORS};
 use super::plan::Item;
 use super::scratch::{Found, Run, Scratch};
-use super::simd::{LANES_MAX, Vector};
+use crate::simd::{LANES_MAX, Vector};
 use std::ops::Range;
 use std::ptr::with_exposed_provenance;
 

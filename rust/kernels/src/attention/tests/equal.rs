@@ -1,7 +1,8 @@
 //! Shapes chosen by hand, float32, and the exponential.
 
 use super::Case;
-use crate::{CacheShape, simd};
+use crate::attention::CacheShape;
+use crate::simd;
 
 #[test]
 fn every_level_equals_the_reference() {

@@ -1,6 +1,6 @@
 //! Threads that share the items of a job with the caller.
 //!
-//! Owns the helper threads; knows nothing of attention. Helpers sleep between jobs and never spin, since
+//! Owns the helper threads; knows nothing of kernels. Helpers sleep between jobs and never spin, since
 //! other thread pools live in the same process. The caller works too and waits only for items that
 //! were begun: a helper that wakes late finds nothing to do and touches nothing.
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 /// Work cut into independent items.
-pub(super) trait Work: Send + Sync + 'static {
+pub(crate) trait Work: Send + Sync + 'static {
     /// How many items there are.
     fn items(&self) -> usize;
     /// Does item `i`; called once for each `i < items()`, from any thread.
@@ -80,7 +80,7 @@ pub fn set_threads(threads: usize) {
 }
 
 /// Threads of a job, the caller included.
-pub(super) fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
             let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -92,7 +92,7 @@ pub(super) fn threads() -> usize {
 }
 
 /// Does every item of `work`; returns when all are done.
-pub(super) fn share(work: Arc<dyn Work>) {
+pub(crate) fn share(work: Arc<dyn Work>) {
     let items = work.items();
     let helpers = threads().min(items).saturating_sub(1);
     let job = Arc::new(Job {
@@ -116,7 +116,7 @@ pub(super) fn share(work: Arc<dyn Work>) {
     } else {
         job.help();
     }
-    assert!(!job.wait(), "an item of attention work panicked");
+    assert!(!job.wait(), "an item of shared work panicked");
 }
 
 /// Starts helpers until there are `wanted`; fewer, when the system has no more threads to give.
@@ -124,7 +124,7 @@ fn hire(pool: &Arc<Pool>, wanted: usize) {
     let mut helpers = lock(&pool.helpers);
     while *helpers < wanted {
         let shared = Arc::clone(pool);
-        let name = format!("attention-{}", *helpers);
+        let name = format!("kernels-{}", *helpers);
         let helper = thread::Builder::new().name(name);
         if helper.spawn(move || serve(&shared)).is_err() {
             return;

@@ -1,7 +1,7 @@
 //! Sliding windows: what a query sees, and what is never read.
 
 use super::{Case, levels};
-use crate::CacheShape;
+use crate::attention::CacheShape;
 
 const SHAPE: CacheShape = CacheShape {
     kv_heads: 1,

@@ -4,7 +4,7 @@
 
 use super::kernel::{KEYS, Rows, Space, Tile};
 use super::plan::TILE_ROWS;
-use super::simd::{self, LANES_MAX, Vector};
+use crate::simd::{self, LANES_MAX, Vector};
 use std::ops::{Deref, DerefMut, Range};
 
 /// Rows of an item, rounded up to whole vectors of any type.

@@ -1,9 +1,10 @@
 //! Writing new K and V rows into a cache.
 //!
-//! Owns the quantisation of int8 rows; every slot is checked before an address is used.
+//! Owns the places of rows; every slot is checked before an address is used.
 
 use super::batch::{AttentionError, CacheShape, check_address, check_slots};
 use super::item::Cache;
+use crate::quantise::quantise;
 use std::ptr::{copy_nonoverlapping, with_exposed_provenance, with_exposed_provenance_mut};
 
 /// Addresses of new K and V rows, contiguous, and of the cache they go to.
@@ -103,21 +104,4 @@ unsafe fn quantise_rows(
             *scales.add(target) = quantise(source, numbers);
         }
     }
-}
-
-/// Fills `numbers` and returns their scale: value = number * scale, to half a scale.
-pub(super) fn quantise(values: &[f32], numbers: &mut [i8]) -> f32 {
-    let largest = values.iter().fold(0.0, |max, x| f32::max(x.abs(), max));
-    let scale = largest / 127.0;
-    // `max` passes over NaN.
-    if !largest.is_finite() || values.iter().any(|x| x.is_nan()) {
-        numbers.fill(0);
-        return f32::NAN;
-    }
-    for (number, x) in numbers.iter_mut().zip(values) {
-        // Division, since 1 / scale can be infinite. A scale of zero, below what float32 can hold,
-        // gives infinity or NaN and with it some number or 0, times zero.
-        *number = (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
-    }
-    scale
 }

@@ -1,7 +1,7 @@
 //! Random ragged batches of any shape against the reference.
 
 use super::Case;
-use crate::CacheShape;
+use crate::attention::CacheShape;
 use proptest::prelude::*;
 
 /// (queries, context) of a sequence.

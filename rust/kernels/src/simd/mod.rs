@@ -8,10 +8,10 @@
 #![allow(clippy::missing_safety_doc)]
 
 #[cfg(target_arch = "x86_64")]
-pub(super) mod x86;
+pub(crate) mod x86;
 
 /// Lanes of the widest vector.
-pub(super) const LANES_MAX: usize = 16;
+pub(crate) const LANES_MAX: usize = 16;
 
 /// 1.5 * 2^23: adding it to |x| < 2^22 leaves round(x) in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
@@ -31,7 +31,7 @@ const EXP2: [f32; 6] = [
 const EXP2_MIN: f32 = -125.0;
 
 /// A vector of `LANES` float32 values.
-pub(super) trait Vector: Copy {
+pub(crate) trait Vector: Copy {
     /// Values in a vector.
     const LANES: usize;
 
@@ -94,14 +94,14 @@ pub(super) trait Vector: Copy {
 
 /// 2^x of one number, x <= 0, as the vectors compute it.
 #[inline(always)]
-pub(super) fn exp2(x: f32) -> f32 {
+pub(crate) fn exp2(x: f32) -> f32 {
     // SAFETY: the scalar type needs no special instructions and no pointer is used.
     unsafe { Lanes::<1>([x]).exp2().0[0] }
 }
 
 /// `N` lanes in plain Rust, which the compiler turns into what the target has (SSE2, NEON).
 #[derive(Clone, Copy)]
-pub(super) struct Lanes<const N: usize>([f32; N]);
+pub(crate) struct Lanes<const N: usize>([f32; N]);
 
 impl<const N: usize> Lanes<N> {
     #[inline(always)]
