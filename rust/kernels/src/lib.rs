@@ -21,5 +21,7 @@ mod pool;
 mod quantise;
 pub mod rotary;
 mod simd;
+#[cfg(test)]
+mod tests;
 
 pub use pool::set_threads;

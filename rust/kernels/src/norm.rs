@@ -71,7 +71,10 @@ pub unsafe fn rms_norm(
     for start in (0..tokens).map(|token| token * hidden) {
         // SAFETY: rows of [tokens, hidden], as stated. The slice of x is gone when `out` is written.
         unsafe {
-            let factor = factor(std::slice::from_raw_parts(x.add(start), hidden), norm.epsilon);
+            let factor = factor(
+                std::slice::from_raw_parts(x.add(start), hidden),
+                norm.epsilon,
+            );
             for i in 0..hidden {
                 *out.add(start + i) = *x.add(start + i) * factor * *weight.add(i);
             }

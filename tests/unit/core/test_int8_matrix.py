@@ -233,7 +233,7 @@ def test_a_rotation_is_a_complex_product_and_leaves_the_rest(pairs: int) -> None
         pairs=pairs,
     )
     heads = before[:, :48].reshape(5, 3, 16)
-    turned = torch.view_as_complex(heads[..., : 2 * pairs].reshape(5, 3, pairs, 2))
+    turned = torch.view_as_complex(heads[..., : 2 * pairs].reshape(5, 3, pairs, 2).contiguous())
     turned = torch.view_as_real(turned * table[positions][:, None]).flatten(2)
     expected = torch.cat([turned, heads[..., 2 * pairs :]], 2).flatten(1)
     torch.testing.assert_close(x[:, :48], expected)

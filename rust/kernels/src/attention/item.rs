@@ -6,10 +6,10 @@
 use super::batch::{AttentionError, Batch, check_address};
 use super::gather::{self, row_start};
 use super::kernel::{self, KEYS, PANEL_VECTORS, Tile};
-use crate::level::Level;
 use super::plan::{Item, Plan, SPAN};
-use crate::pool::{self, Work};
 use super::scratch::{Place, ROWS_PADDED, Scratch, State};
+use crate::level::Level;
+use crate::pool::{self, Work};
 use crate::simd::{self, Vector};
 use std::cell::RefCell;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};

@@ -22,10 +22,10 @@ pub use batch::{AttentionError, CacheShape, Query, Ragged};
 pub use item::{Cache, Tensors};
 pub use store::{NewRows, store_kv};
 
-use batch::{Batch, check_address};
-use item::Attention;
 use crate::level::Level;
 use crate::pool;
+use batch::{Batch, check_address};
+use item::Attention;
 use std::sync::Arc;
 
 /// Causal attention: `out[t, h] = softmax(scale * q[t, h] . K) V` over the positions up to that of t,

@@ -42,7 +42,8 @@ impl Activation {
         match self {
             Self::Silu => times_logistic(x, x),
             Self::GeluTanh => {
-                let inner = from_fn(|i| 2.0 * TANH_SCALE * (x[i] + 0.044_715 * (x[i] * x[i] * x[i])));
+                let inner =
+                    from_fn(|i| 2.0 * TANH_SCALE * (x[i] + 0.044_715 * (x[i] * x[i] * x[i])));
                 times_logistic(x, inner)
             }
             Self::GeluErf => gelu_erf(x),

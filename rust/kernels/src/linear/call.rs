@@ -64,7 +64,11 @@ pub enum Output {
 /// The addresses are those of contiguous tensors of these shapes; they live, and nothing else writes
 /// them or reads the output, during the call. The output overlaps neither the weight of the norm, nor x unless
 /// both are the same.
-pub unsafe fn linear(matrix: &Arc<Matrix>, input: Input, output: Output) -> Result<(), MatrixError> {
+pub unsafe fn linear(
+    matrix: &Arc<Matrix>,
+    input: Input,
+    output: Output,
+) -> Result<(), MatrixError> {
     // SAFETY: the caller's promise, and the CPU has what it says it has.
     unsafe { linear_at(IntLevel::detect(), matrix, input, output) }
 }
@@ -133,7 +137,9 @@ impl Plan {
         let blocks = tokens.div_ceil(fit);
         let block = tokens.div_ceil(blocks);
         let bytes = matrix.panel_bytes();
-        let panel_ns = (bytes / BYTES_PER_NS).max(bytes * block / PRODUCTS_PER_NS).max(1);
+        let panel_ns = (bytes / BYTES_PER_NS)
+            .max(bytes * block / PRODUCTS_PER_NS)
+            .max(1);
         let all = matrix.panels();
         let share_ns = panel_ns * all * blocks / (threads * ITEMS_PER_THREAD);
         let item_ns = share_ns.clamp(ITEM_NS_MIN, ITEM_NS_MAX);
@@ -223,7 +229,13 @@ unsafe fn run<S: Sums>(product: &Product, item: usize) {
             let (first, count) = (at(group), at(group + 1) - at(group));
             // SAFETY: the panel and the tokens have `pairs` pairs; the output is good, by the call.
             unsafe {
-                kernel::dots::<S>(weights, tokens.from(first), matrix.pairs(), count, &mut sums);
+                kernel::dots::<S>(
+                    weights,
+                    tokens.from(first),
+                    matrix.pairs(),
+                    count,
+                    &mut sums,
+                );
                 for (token, sums) in (first..).zip(&sums[..count]) {
                     finish.token(token, sums, tokens.scale(token));
                 }

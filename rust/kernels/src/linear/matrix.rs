@@ -119,7 +119,9 @@ impl Matrix {
             return Err(MatrixError::Shape("outputs are 1 to 16777216"));
         }
         if layout == Layout::Gated && !outputs.is_multiple_of(2) {
-            return Err(MatrixError::Shape("a gated matrix has an even number of outputs"));
+            return Err(MatrixError::Shape(
+                "a gated matrix has an even number of outputs",
+            ));
         }
         let panels = match layout {
             Layout::Plain => outputs.div_ceil(LANES),
@@ -268,7 +270,9 @@ impl Matrix {
     /// The numbers of a panel: `panel_bytes` of them.
     pub(super) fn panel(&self, panel: usize) -> *const i8 {
         let lines = self.panel_bytes() / 64;
-        self.numbers[panel * lines..(panel + 1) * lines].as_ptr().cast()
+        self.numbers[panel * lines..(panel + 1) * lines]
+            .as_ptr()
+            .cast()
     }
 
     /// The number at a lane of a panel for an input.

@@ -1,8 +1,8 @@
 //! int8 caches: what is stored, and attention over it.
 
 use super::{Case, Random, SHAPE};
-use crate::quantise::quantise;
 use crate::attention::{Cache, CacheShape, NewRows, store_kv};
+use crate::quantise::quantise;
 
 #[test]
 fn attention_over_int8_equals_the_reference_over_the_values_it_stands_for() {

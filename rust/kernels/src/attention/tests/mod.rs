@@ -7,15 +7,14 @@ mod heads;
 mod int8;
 mod random;
 mod refused;
-mod sharing;
 mod window;
 
 use super::batch::Batch;
 use super::item::Attention;
-use crate::level::Level;
-use crate::quantise::quantise;
 use super::{Cache, CacheShape, Query, Ragged, Tensors};
+use crate::level::Level;
 use crate::pool;
+use crate::quantise::quantise;
 use std::sync::Arc;
 
 /// The levels that this CPU has for a `head_dim`.
