@@ -13,7 +13,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu_erf"]
 
 
 class Int8Linear:
-    """A `Linear` of int8 weights with a scale for each output; its activations are numbers of 9 bits and a sign or more up to 24,576 inputs.
+    """A `Linear` of int8 weights with a scale for each output; activations keep 9 bits or more.
 
     See `_core.Int8Matrix` for the arithmetic. Inputs are float32 on the CPU.
     """

@@ -13,9 +13,7 @@ from torch.nn.functional import gelu, silu
 from appliance import _core
 
 SHAPES = [
-    (outputs, inputs)
-    for outputs in (1, 2, 15, 16, 17, 97)
-    for inputs in (1, 2, 7, 8, 9, 131, 1536)
+    (outputs, inputs) for outputs in (1, 2, 15, 16, 17, 97) for inputs in (1, 2, 7, 8, 9, 131, 1536)
 ] + [(5, 8192), (3, 24_576), (960, 576)]
 
 ACTIVATIONS = {

@@ -108,13 +108,12 @@ fn check(matrix: &Matrix, input: Input, output: Output) -> Result<(), MatrixErro
     if let Some(norm) = input.norm {
         norm.check()?;
     }
+    if matches!(output, Output::Gate(..)) && matrix.layout() != Layout::Gated {
+        return Err(MatrixError::Shape("the matrix is not gated"));
+    }
     match output {
-        Output::Store(out) => check_address::<f32>("out", out),
+        Output::Store(out) | Output::Gate(out, _) => check_address::<f32>("out", out),
         Output::Add(out) => check_address::<f32>("residual", out),
-        Output::Gate(..) if matrix.layout() != Layout::Gated => {
-            Err(MatrixError::Shape("the matrix is not gated"))
-        }
-        Output::Gate(out, _) => check_address::<f32>("out", out),
     }
 }
 

@@ -41,13 +41,13 @@ impl<'a> Finish<'a> {
             match self.output {
                 Output::Store(out) => {
                     for run in self.runs {
-                        let to = self.places(out, token, self.outputs, run);
+                        let to = places(out, token, self.outputs, run);
                         to.copy_from_slice(&y[run.lane..run.lane + run.count]);
                     }
                 }
                 Output::Add(out) => {
                     for run in self.runs {
-                        let to = self.places(out, token, self.outputs, run);
+                        let to = places(out, token, self.outputs, run);
                         for (to, y) in to.iter_mut().zip(&y[run.lane..run.lane + run.count]) {
                             *to += y;
                         }
@@ -55,18 +55,20 @@ impl<'a> Finish<'a> {
                 }
                 Output::Gate(out, activation) => {
                     let z = gate(activation, &y);
-                    let to = self.places(out, token, self.outputs / 2, self.runs[0]);
+                    let to = places(out, token, self.outputs / 2, self.runs[0]);
                     to.copy_from_slice(&z[..self.runs[0].count]);
                 }
             }
         }
     }
+}
 
-    unsafe fn places<'o>(&self, out: usize, token: usize, width: usize, run: Run) -> &'o mut [f32] {
-        let start = with_exposed_provenance_mut::<f32>(out);
-        // SAFETY: by the caller of `token`.
-        unsafe { std::slice::from_raw_parts_mut(start.add(token * width + run.output), run.count) }
-    }
+/// The values of a run in the row of a token.
+#[inline(always)]
+unsafe fn places<'o>(out: usize, token: usize, width: usize, run: Run) -> &'o mut [f32] {
+    let start = with_exposed_provenance_mut::<f32>(out);
+    // SAFETY: by the caller of `Finish::token`.
+    unsafe { std::slice::from_raw_parts_mut(start.add(token * width + run.output), run.count) }
 }
 
 #[inline(always)]

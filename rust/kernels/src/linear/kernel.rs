@@ -123,8 +123,8 @@ impl Sums for Portable {
         // SAFETY: two numbers, by the caller.
         let [a, b] = unsafe { p.cast::<[i16; 2]>().read() }.map(i32::from);
         Self(std::array::from_fn(|i| {
-            let [v, w] = weights[i].map(i32::from);
-            self.0[i] + (v * a + w * b)
+            let weights = weights[i].map(i32::from);
+            self.0[i] + (weights[0] * a + weights[1] * b)
         }))
     }
     #[inline(always)]
