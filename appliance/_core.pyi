@@ -323,6 +323,16 @@ class PrefixIndex:
         Raises ValueError, with the reason and nothing changed: the tier has pages, or the dump is
         damaged, of something else, or has a page that is already on the device or in the other tier."""
 
+    def tier_pages(self, name: Literal["host", "disk"]) -> list[tuple[bytes, int]]:
+        """(page key, slot) of one tier's pages, those that go first first."""
+
+    def fill_tier(self, name: Literal["host", "disk"], pages: Sequence[tuple[bytes, int]]) -> None:
+        """`load_tier` for slots that say themselves what is in them: (page key, slot), those that are
+        to go first first.
+
+        Raises ValueError, with the reason and nothing changed: the tier has pages, a slot is none or
+        given twice, a page is given twice or is on the device or in the other tier."""
+
     def stats(self) -> dict[str, int]:
         """pages_total, pages_free, pages_cached, pages_leased, pages_evictable, pages_pinned, pages_host,
         pages_disk, nodes, tips, hit_tokens, miss_tokens, resumed_tokens, recomputed_tokens,

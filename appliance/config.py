@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+NonNegativeInt = Annotated[int, Meta(ge=0)]
 PositiveInt = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -60,15 +61,24 @@ class ModelSource(_Section, frozen=True, kw_only=True):
 
 
 class EngineConfig(_Section, frozen=True, kw_only=True):
-    """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`."""
+    """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`.
+
+    The lower tiers are off by default: on a CPU, memory is better given to `kv_cache_bytes`, whose pages
+    need no copies, and a file that holds what was said in chats is made only where it was asked for.
+    """
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
     kv_cache_bytes: PositiveInt = 2 * GIB
+    kv_dtype: Literal["auto", "float32", "int8"] = "auto"
+    host_cache_bytes: NonNegativeInt = 0
+    disk_cache_bytes: NonNegativeInt = 0
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16
     context_tokens_max: PositiveInt | None = None
     running_max: PositiveInt = 16
     waiting_max: PositiveInt = 256
+    waiting_per_tenant_max: PositiveInt | None = None
     step_tokens_max: PositiveInt = 512
+    step_ms_max: PositiveInt | None = None
     threads: PositiveInt | None = None
 
 
@@ -91,6 +101,11 @@ class Paths(_Section, frozen=True, kw_only=True):
     def engine_socket(self) -> Path:
         """The engine's unix socket."""
         return self.run_dir / "engine.sock"
+
+    @property
+    def kv_slots(self) -> Path:
+        """The disk tier's file of cached pages."""
+        return self.data_dir / "kv" / "slots"
 
     @property
     def models_dir(self) -> Path:

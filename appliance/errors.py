@@ -73,7 +73,10 @@ class Overloaded(ApplianceError):
     """A queue is full; try again after `retry_after_s`."""
 
     code = "overloaded"
-    retry_after_s = 1
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
 
 
 class EngineUnavailable(ApplianceError):
@@ -87,6 +90,12 @@ class UnknownNode(ApplianceError):
     """The engine does not have the place a request goes on from; it needs the whole prompt."""
 
     code = "unknown_node"
+
+
+class DeadlineExceeded(ApplianceError):
+    """The request did not finish within its own `deadline_ms`."""
+
+    code = "deadline_exceeded"
 
 
 class InsufficientMemory(ApplianceError):

@@ -44,12 +44,15 @@ def engine_in_thread(
     waiting_max: int = 64,
     drain_s: float = 5.0,
     exit_code: int = 0,
+    disk_slots: int = 0,
+    kv_slots: Path | None = None,
 ) -> Iterator[EngineService]:
     """A serving engine; drained and joined at the end, which asserts its exit code."""
     page_size = 16
     limits = EngineLimits(
         pages=pages,
         page_size=page_size,
+        disk_slots=disk_slots,
         threads=1,
         loop=LoopSettings(
             context_tokens_max=min(pages * page_size, decoder.config.context_tokens),
@@ -59,7 +62,12 @@ def engine_in_thread(
         ),
     )
     service = EngineService(
-        decoder, limits, partial(Connections, socket_path), pid=os.getpid(), drain_s=drain_s
+        decoder,
+        limits,
+        partial(Connections, socket_path),
+        pid=os.getpid(),
+        drain_s=drain_s,
+        kv_slots=kv_slots,
     )
     results: list[int] = []
     thread = threading.Thread(target=lambda: results.append(service.serve()), daemon=True)

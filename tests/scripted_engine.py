@@ -38,12 +38,14 @@ class Script:
     """What one request gets: waits in seconds, token ids, and how it ends after them.
 
     After `token_ids` the last one is repeated when `forever`, a request `fails` with that code, or the
-    reply goes on with a stop token.
+    reply goes on with a stop token. One that is not admitted gets its end at once.
     """
 
     token_ids: tuple[int, ...] = ()
     forever: bool = False
     fails: str | None = None
+    retry_after_s: int | None = None
+    is_admitted: bool = True
     prefill_s: float = 0.0
     token_s: float = 0.0
     prefix_hit_tokens: int = 0
@@ -169,12 +171,13 @@ def _write(writer: asyncio.StreamWriter, frame: Frame) -> None:
 
 async def _frames(request: Generate, script: Script) -> AsyncIterator[Frame]:
     request_id = request.request_id
-    yield Admitted(
-        request_id=request_id,
-        prompt_tokens=tokens.count(request.token_ids),
-        prefix_hit_tokens=script.prefix_hit_tokens,
-        queue_wait_ms=0.0,
-    )
+    if script.is_admitted:
+        yield Admitted(
+            request_id=request_id,
+            prompt_tokens=tokens.count(request.token_ids),
+            prefix_hit_tokens=script.prefix_hit_tokens,
+            queue_wait_ms=0.0,
+        )
     await asyncio.sleep(script.prefill_s)
     sent = 0
     pending = list(script.token_ids)
@@ -190,6 +193,7 @@ async def _frames(request: Generate, script: Script) -> AsyncIterator[Frame]:
                 new_tokens=sent,
                 error_code=script.fails,
                 error_message="RuntimeError('boom /srv/secret/path')",
+                retry_after_s=script.retry_after_s,
             )
             return
         else:

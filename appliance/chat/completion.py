@@ -64,6 +64,7 @@ class Completions:
             self._engine,
             self._model,
             request_id=str(turn_id),
+            tenant=tenant,
             prompt=prompt,
             params=params,
             new_tokens_max=room_for_reply(

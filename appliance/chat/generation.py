@@ -6,6 +6,7 @@ prompt means, or where a reply is stored.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,12 +18,19 @@ from appliance._core import StreamDecoder
 from appliance.chat.events import Delta, Usage
 from appliance.chat.params import GenerationParams
 from appliance.chat.reply import Reply, ids_of
-from appliance.errors import ApplianceError, GenerationFailed, UnknownNode
+from appliance.errors import (
+    ApplianceError,
+    DeadlineExceeded,
+    GenerationFailed,
+    Overloaded,
+    UnknownNode,
+)
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import count, head
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import (
+    DEADLINE_MS_MAX,
     Admitted,
     Finished,
     FinishReason,
@@ -64,10 +72,12 @@ class Generation:
         model: ModelText,
         *,
         request_id: str,
+        tenant: str,
         prompt: Prompt,
         params: GenerationParams,
         new_tokens_max: int,
         onward: Onward | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine = engine
         self._onward = onward
@@ -86,7 +96,11 @@ class Generation:
             closing=prompt.closing,
             after=None if onward is None else onward.node,
             conversation=b"" if onward is None else onward.conversation,
+            tenant=tenant.encode(),
+            priority=params.priority,
         )
+        self._deadline_at = params.deadline_at
+        self._clock = clock
         self._generated = bytearray()
         self._delivered: list[str] = []
         self._is_stopping = False
@@ -140,10 +154,18 @@ class Generation:
                 yield event
 
     def _sent(self) -> AsyncGenerator[Admitted | Tokens | Finished, None]:
+        request = msgspec.structs.replace(self._request, deadline_ms=self._deadline_ms())
         # Tokens whose text is held back were received, and seen by nobody.
-        return self._engine.generate(
-            self._request, seen_tokens=lambda: self._decoder.delivered_tokens
-        )
+        return self._engine.generate(request, seen_tokens=lambda: self._decoder.delivered_tokens)
+
+    def _deadline_ms(self) -> int | None:
+        """What is left of the deadline for the engine; raises DeadlineExceeded when nothing is."""
+        if self._deadline_at is None:
+            return None
+        left_ms = int((self._deadline_at - self._clock()) * 1000)
+        if left_ms < 1:
+            raise DeadlineExceeded("the request did not reach the engine within its deadline")
+        return min(left_ms, DEADLINE_MS_MAX)
 
     def stop(self) -> None:
         """End the reply where it was delivered; `run` then ends with the reason `cancelled`."""
@@ -214,4 +236,7 @@ class Generation:
 def _failure(event: Finished) -> ApplianceError:
     """The failure's class by its code; the door decides what of the message a client may read."""
     kind = _ERRORS.get(event.error_code or "", GenerationFailed)
-    return kind(event.error_message or kind.code)
+    message = event.error_message or kind.code
+    if kind is Overloaded and event.retry_after_s is not None:
+        return Overloaded(message, retry_after_s=event.retry_after_s)
+    return kind(message)

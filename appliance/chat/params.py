@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from appliance.wire.frames import Sampling
+from appliance.wire.frames import Priority, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,12 +12,16 @@ class GenerationParams:
     """Sampling, length and stop strings of one reply, already checked at the door.
 
     `new_tokens_max` None means the server's default; a number larger than the room the prompt leaves
-    in the context is lowered to that room. `stop` strings end the reply and are not part of it.
+    in the context is lowered to that room. `stop` strings end the reply and are not part of it. A
+    `batch` reply gives way to all interactive ones. `deadline_at`, in seconds of `time.perf_counter`:
+    when the reply must be finished, or else fails.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
     new_tokens_max: int | None = None
     stop: tuple[str, ...] = ()
+    priority: Priority = "interactive"
+    deadline_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,7 @@ class Turns:
             self._engine,
             self._model,
             request_id=str(plan.assistant_id),
+            tenant=plan.tenant,
             prompt=plan.prompt,
             onward=plan.onward,
             params=params,

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from appliance import tokens
 from appliance.engine.sequence import RequestKey, Sequence
 from appliance.errors import ContextLengthExceeded, InvalidRequest
-from appliance.wire.frames import Generate, Sampling
+from appliance.wire.frames import DEADLINE_MS_MAX, Generate, Sampling
 
 LOGPROBS_MAX = 20
 STOP_TOKENS_MAX = 4096
 LOGIT_BIAS_MAX = 4096
+TENANT_BYTES_MAX = 1024
 ADJUSTMENT_MAX = 1000.0
 """Bound of penalties and biases: far past any use, and no sum of them overflows a float32."""
 SEED_BITS = 64
@@ -56,6 +57,12 @@ def check_request(request: Generate, limits: RequestLimits) -> None:
         )
     if len(request.stop_token_ids) > STOP_TOKENS_MAX:
         raise InvalidRequest("too many stop tokens", param="stop_token_ids")
+    if len(request.tenant) > TENANT_BYTES_MAX:
+        raise InvalidRequest(f"tenant has more than {TENANT_BYTES_MAX} bytes", param="tenant")
+    if request.deadline_ms is not None and not 1 <= request.deadline_ms <= DEADLINE_MS_MAX:
+        raise InvalidRequest(
+            f"deadline_ms must be from 1 to {DEADLINE_MS_MAX}", param="deadline_ms"
+        )
     _check_sampling(request.sampling, limits.vocab_size)
 
 

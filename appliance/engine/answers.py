@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from appliance import tokens
+from appliance.engine.sampler import Sampled
 from appliance.engine.sequence import Sequence
-from appliance.errors import ApplianceError
-from appliance.wire.frames import Admitted, Finished, FinishReason, Node
+from appliance.errors import ApplianceError, Overloaded
+from appliance.wire.frames import Admitted, Finished, FinishReason, Node, Tokens
 
 
 def admitted(sequence: Sequence, *, hit_tokens: int, queue_wait_ms: float) -> Admitted:
@@ -14,6 +16,15 @@ def admitted(sequence: Sequence, *, hit_tokens: int, queue_wait_ms: float) -> Ad
         prompt_tokens=sequence.prompt_tokens,
         prefix_hit_tokens=hit_tokens,
         queue_wait_ms=queue_wait_ms,
+    )
+
+
+def token(sequence: Sequence, sampled: Sampled) -> Tokens:
+    """The reply grew by one token."""
+    return Tokens(
+        request_id=sequence.request.request_id,
+        token_ids=tokens.pack([sampled.token_id]),
+        logprobs=None if sampled.logprobs is None else [sampled.logprobs],
     )
 
 
@@ -28,6 +39,7 @@ def finished(
         node=node,
         error_code=None if error is None else error.code,
         error_message=None if error is None else error.message,
+        retry_after_s=_retry_after_s(error),
     )
 
 
@@ -39,4 +51,9 @@ def refused(request_id: str, error: ApplianceError) -> Finished:
         new_tokens=0,
         error_code=error.code,
         error_message=error.message,
+        retry_after_s=_retry_after_s(error),
     )
+
+
+def _retry_after_s(error: ApplianceError | None) -> int | None:
+    return error.retry_after_s if isinstance(error, Overloaded) else None

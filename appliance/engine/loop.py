@@ -7,50 +7,65 @@ logits at its end, which depend on all of it, are finite.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance import tokens
 from appliance._core import Lease, PrefixIndex
 from appliance.engine import answers
 from appliance.engine.admission import RequestLimits, check_request, make_sequence
-from appliance.engine.counters import Counters
-from appliance.engine.runner import Outcome, Runner
-from appliance.engine.sampler import Choice, History, Sampled, needs_history, sample
+from appliance.engine.chunk import Chunk
+from appliance.engine.counters import Counters, stats_values
+from appliance.engine.endings import Endings
+from appliance.engine.precedence import (
+    gives_way,
+    next_to_admit,
+    preemption_victim,
+    prefill_order,
+    room_order,
+)
+from appliance.engine.queue_limits import AdmissionPace, full_queue
+from appliance.engine.replies import Replies
+from appliance.engine.runner import Runner
+from appliance.engine.sampler import History, needs_history
 from appliance.engine.scheduler import (
-    Chunk,
-    admission_order,
+    StepBudget,
     is_worth_resuming,
     plan_step,
-    preemption_victim,
     tokens_to_reserve,
 )
-from appliance.engine.sequence import RequestKey, Sequence, State
+from appliance.engine.sequence import Sequence, State
+from appliance.engine.sequence_set import SequenceSet
+from appliance.engine.shares import TenantShares
+from appliance.engine.step_cost import StepCost, shape_of
+from appliance.engine.step_times import StepTimes
+from appliance.engine.tiers import Tiers
 from appliance.errors import (
     ApplianceError,
-    GenerationFailed,
     InsufficientMemory,
     InvalidRequest,
-    Overloaded,
     ShuttingDown,
     UnknownNode,
 )
 from appliance.model.decoder import Decoder
 from appliance.model.kv_cache import KVCache
-from appliance.wire.frames import FinishReason, Frame, Generate, Node, Tokens
-
-log = logging.getLogger("appliance.engine")
+from appliance.wire.frames import Frame, Generate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """Bounds of the loop, checked against each other by `limits.py`."""
+    """Bounds of the loop, checked against each other by `limits.py`.
+
+    `waiting_per_tenant_max` None: as `waiting_max`. `step_ms_max` None: a few times what a step's
+    decodes take alone (`scheduler.STEP_DECODE_TIMES`).
+    """
 
     context_tokens_max: int
     running_max: int
     waiting_max: int
     step_tokens_max: int
+    waiting_per_tenant_max: int | None = None
+    step_ms_max: float | None = None
 
 
 class EngineLoop:
@@ -63,15 +78,17 @@ class EngineLoop:
         index: PrefixIndex,
         settings: LoopSettings,
         *,
+        tiers: Tiers | None = None,
         instance: str,
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
     ) -> None:
-        """`instance` names this process in the nodes it gives out."""
+        """`tiers` keep what the index evicts; `instance` names this process in the nodes it gives out."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
         self._index = index
+        self._tiers = tiers or Tiers(index, cache)
         self._page_size = cache.page_size
         self._settings = settings
         self._limits = RequestLimits(
@@ -80,102 +97,157 @@ class EngineLoop:
         self._instance = instance
         self._clock = clock
         self._send = send
-        self._arrivals = 0
-        self._live: dict[RequestKey, Sequence] = {}
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
-        self._closing: list[Sequence] = []
+        self._set = SequenceSet()
+        self._shares = TenantShares()
+        self._pace = AdmissionPace()
+        self._step_cost = StepCost()
+        self._step_times = StepTimes()
+        self._endings = Endings(self._set, self.counters, instance=instance, send=send)
+        self._replies = Replies(self._endings, self.counters, send=send)
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits, runs or closes: `step` would do nothing."""
-        return not (self._waiting or self._running or self._closing)
+        return self._set.is_empty
 
     @property
     def sequences(self) -> dict[State, tuple[Sequence, ...]]:
         """The sequences by state, for statistics and checks."""
-        return {
-            State.WAITING: tuple(self._waiting),
-            State.RUNNING: tuple(self._running),
-            State.CLOSING: tuple(self._closing),
-        }
+        return self._set.by_state()
+
+    def stats(self) -> dict[str, float]:
+        """All gauges and counters by name."""
+        return stats_values(
+            self.counters,
+            self.sequences,
+            self._index.stats(),
+            step_gauges=self._step_times.gauges,
+            now=self._clock(),
+        )
 
     def submit(self, connection: int, request: Generate) -> None:
         """Queue a request, or finish it as failed when it is not valid or the queue is full."""
         self.counters.submitted += 1
         key = (connection, request.request_id)
         try:
-            if key in self._live:
+            if self._set.live(key) is not None:
                 raise InvalidRequest("this request_id is already in use", param="request_id")
             check_request(request, self._limits)
-            if len(self._waiting) >= self._settings.waiting_max:
-                raise Overloaded(f"{len(self._waiting)} requests are waiting already")
+            self._find_place(request)
         except ApplianceError as error:
-            self._refuse(connection, request.request_id, error)
+            self._endings.refuse(connection, request.request_id, error)
             return
-        self._arrivals += 1
+        now = self._clock()
+        if self._set.count(State.WAITING) == 0:
+            self._pace.queue_formed(now)
+        self._shares.arrive(request.tenant, self._set.backlogged_tenants())
+        self._set.arrivals += 1
         sequence = make_sequence(
             request,
             key=key,
-            ordinal=self._arrivals,
-            arrived_at=self._clock(),
+            ordinal=self._set.arrivals,
+            arrived_at=now,
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
-        self._live[key] = sequence
-        self._waiting.append(sequence)
+        self._set.add(sequence)
+
+    def _find_place(self, request: Generate) -> None:
+        """Raises Overloaded when the queue is full for this request; may take a batch one's place."""
+        settings = self._settings
+        full = full_queue(
+            self._set.waiting,
+            request,
+            waiting_max=settings.waiting_max,
+            waiting_per_tenant_max=settings.waiting_per_tenant_max or settings.waiting_max,
+            seconds_each=self._pace.seconds_each(self._clock()),
+        )
+        if full is None:
+            return
+        if full.loser is None:
+            raise full.refusal
+        self._endings.fail(full.loser, full.refusal)
 
     def cancel(self, connection: int, request_id: str, keep_tokens: int) -> None:
         """Stop a request and free its pages now; an unknown or finished one is left alone."""
-        sequence = self._live.get((connection, request_id))
+        sequence = self._set.live((connection, request_id))
         if sequence is not None:
             kept = min(max(keep_tokens, 0), sequence.new_tokens)
-            self._end(sequence, "cancelled", commit=sequence.prompt_tokens + kept)
+            self._endings.cancel(sequence, commit=sequence.prompt_tokens + kept)
 
     def disconnect(self, connection: int) -> None:
         """Cancel all requests of a connection that is gone; how much was seen is not known."""
-        for sequence in [s for s in self._live.values() if s.key[0] == connection]:
-            self._end(sequence, "cancelled", commit=sequence.prompt_tokens)
+        for sequence in self._set.all_live():
+            if sequence.key[0] == connection:
+                self._endings.cancel(sequence, commit=sequence.prompt_tokens)
 
     def refuse_waiting(self) -> None:
         """Fail what waits, for a drain."""
-        for sequence in list(self._waiting):
-            self._fail(sequence, ShuttingDown("the engine is shutting down"))
+        for sequence in self._set.waiting:
+            self._endings.fail(sequence, ShuttingDown("the engine is shutting down"))
 
     def fail_all(self, error: ApplianceError) -> None:
         """Fail every request that is not finished, for the end of the process."""
-        for sequence in list(self._live.values()):
-            self._fail(sequence, error)
+        for sequence in self._set.all_live():
+            self._endings.fail(sequence, error)
 
     def step(self) -> None:
         """Admit, run one batch, and send what came of it. Raises DeviceLost."""
+        started_at = self._clock()
+        self._expire(started_at)
         self._make_room()
         self._admit()
-        chunks = plan_step(self._closing, self._running, self._settings.step_tokens_max)
+        chunks = self._plan()
         if not chunks:
             return
         self.counters.steps += 1
+        shape = shape_of(chunks)
+        running_at = self._clock()
         outcomes = self._runner.run(chunks)
-        sampled = iter(self._sample(chunks, outcomes))
+        took_s = self._clock() - running_at
+        sampled = iter(self._replies.sample(chunks, outcomes))
+        self._step_cost.observe(shape, took_s)
+        self._tiers.took_step(sum(chunk.count for chunk in chunks), took_s)
+        self._shares.charge(chunks)
         for chunk, outcome in zip(chunks, outcomes, strict=True):
             if isinstance(outcome, ApplianceError):
-                self._fail(chunk.sequence, outcome)
+                self._endings.fail(chunk.sequence, outcome)
                 continue
             chunk.sequence.computed += chunk.count
             if outcome is not None:
-                self._take(chunk.sequence, next(sampled))
+                self._replies.take(chunk.sequence, next(sampled))
             elif chunk.sequence.state is State.CLOSING:
-                self._close(chunk.sequence)
+                self._endings.close(chunk.sequence)
+        self._step_times.note(self._clock() - started_at, decodes=shape.decodes)
+
+    def _expire(self, now: float) -> None:
+        """End what is past its deadline, before anything more is computed for it."""
+        for sequence in self._set.all_live():
+            if sequence.is_expired(now):
+                self._endings.expire(sequence)
+
+    def _plan(self) -> list[Chunk]:
+        step_ms_max = self._settings.step_ms_max
+        budget = StepBudget(
+            tokens_max=self._settings.step_tokens_max,
+            step_s_max=None if step_ms_max is None else step_ms_max / 1000,
+            estimate=self._step_cost.estimate,
+        )
+        running = prefill_order(self._set.running, self._shares.served)
+        return plan_step(self._set.closing, running, budget)
 
     def _make_room(self) -> None:
-        """Give running sequences pages for the step, oldest first, taking them from the youngest."""
-        for sequence in sorted(self._running, key=lambda sequence: sequence.ordinal):
+        """Give running sequences pages for the step, taking them from those that come last."""
+        for sequence in room_order(self._set.running):
             while sequence.state is State.RUNNING:
                 assert sequence.lease is not None
                 needed = sequence.room_needed
-                if needed <= sequence.lease.tokens_reserved or sequence.lease.grow(needed):
+                if needed <= sequence.lease.tokens_reserved:
                     break
-                self._preempt(preemption_victim(self._running))
+                if sequence.lease.grow(needed):
+                    self._tiers.carry_out()
+                    break
+                self._preempt(preemption_victim(self._set.running))
 
     def _preempt(self, sequence: Sequence) -> None:
         self.counters.preempted += 1
@@ -183,20 +255,30 @@ class EngineLoop:
         sequence.commit(sequence.computed)
         sequence.recall()
         sequence.release()
-        sequence.state = State.WAITING
-        self._running.remove(sequence)
-        self._waiting.append(sequence)
+        self._set.move(sequence, State.WAITING)
 
     def _admit(self) -> None:
-        for sequence in admission_order(self._waiting, self._closing):
-            if len(self._running) >= self._settings.running_max or not self._start(sequence):
-                break
+        """Start who is next as long as there is room, or someone gives way."""
+        while True:
+            running = self._set.running
+            sequence = next_to_admit(
+                self._set.waiting, self._set.closing, running, self._shares.served
+            )
+            if sequence is None:
+                return
+            if len(running) < self._settings.running_max and self._start(sequence):
+                continue
+            loser = gives_way(sequence, running)
+            if loser is None:
+                return
+            self.counters.preempted_for_others += 1
+            self._preempt(loser)
 
     def _start(self, sequence: Sequence) -> bool:
         """Run a waiting sequence if its pages can be had; False keeps those behind it waiting."""
         if sequence.lost_tokens is not None and not is_worth_resuming(
             sequence,
-            running=len(self._running),
+            running=self._set.count(State.RUNNING),
             pages_available=self._pages_available(),
             page_size=self._page_size,
         ):
@@ -204,14 +286,17 @@ class EngineLoop:
         try:
             lease = self._lease(sequence)
         except UnknownNode as error:
-            self._fail(sequence, error)
+            self._endings.fail(sequence, error)
             return True
         if lease is None:
-            if self._running or self._closing:
+            if self._set.running or self._set.closing:
                 return False
-            self._fail(sequence, InsufficientMemory("the cache has no room for this request"))
+            no_room = InsufficientMemory("the cache has no room for this request")
+            self._endings.fail(sequence, no_room)
             return True
-        # Before anything else: a later admission or growth may take the source page.
+        # Before anything is written into its pages: pages that were evicted for it go, restored ones
+        # come. Then the copy, for a later admission or growth may take its source.
+        self._tiers.settle(lease)
         if lease.copy is not None:
             self._runner.copy_rows(lease.copy)
         sequence.hold(lease)
@@ -219,9 +304,7 @@ class EngineLoop:
             sequence.recall()
         if sequence.history is None and needs_history(sequence.request.sampling):
             sequence.history = self._history(sequence)
-        sequence.state = State.RUNNING
-        self._waiting.remove(sequence)
-        self._running.append(sequence)
+        self._set.move(sequence, State.RUNNING)
         self._announce(sequence, lease.hit_tokens)
         return True
 
@@ -244,6 +327,7 @@ class EngineLoop:
             after=after,
             conversation=sequence.request.conversation,
             resumes=sequence.lost_tokens is not None,
+            onload_tokens_min=self._tiers.onload_tokens_min(),
         )
 
     def _history(self, sequence: Sequence) -> History:
@@ -262,127 +346,14 @@ class EngineLoop:
         if sequence.announced:
             return
         sequence.announced = True
+        now = self._clock()
+        self._pace.admitted(now)
         self.counters.admitted += 1
         self.counters.prompt_tokens += sequence.prompt_tokens
         self.counters.prefix_hit_tokens += hit_tokens
-        wait_ms = (self._clock() - sequence.arrived_at) * 1000
+        wait_ms = (now - sequence.arrived_at) * 1000
         event = answers.admitted(sequence, hit_tokens=hit_tokens, queue_wait_ms=wait_ms)
         self._send(sequence.key[0], event)
-
-    def _sample(self, chunks: Iterable[Chunk], outcomes: list[Outcome]) -> list[Sampled | None]:
-        """The next token of each chunk that has logits, in order; None where they are not finite."""
-        rows, choices = [], []
-        for chunk, outcome in zip(chunks, outcomes, strict=True):
-            if outcome is None or isinstance(outcome, ApplianceError):
-                continue
-            rows.append(outcome)
-            choices.append(
-                Choice(
-                    sampling=chunk.sequence.request.sampling,
-                    seed=chunk.sequence.seed,
-                    position=chunk.sequence.length,
-                    history=chunk.sequence.history,
-                )
-            )
-        return sample(rows, choices)
-
-    def _take(self, sequence: Sequence, sampled: Sampled | None) -> None:
-        """Append a sampled token, or end the reply."""
-        if sampled is None:
-            log.error("logits_not_finite", extra={"request_id": sequence.key[1]})
-            self._fail(sequence, GenerationFailed("the model gave no finite logits"))
-            return
-        if sequence.new_tokens == 0:
-            sequence.commit(sequence.prompt_tokens)
-        if sampled.token_id in sequence.stop_token_ids:
-            self._finish(sequence, "stop")
-            return
-        sequence.tokens.append(sampled.token_id)
-        sequence.new_tokens += 1
-        self.counters.new_tokens += 1
-        if sequence.history is not None:
-            sequence.history.add(sampled.token_id)
-        connection, request_id = sequence.key
-        event = Tokens(
-            request_id=request_id,
-            token_ids=tokens.pack([sampled.token_id]),
-            logprobs=None if sampled.logprobs is None else [sampled.logprobs],
-        )
-        self._send(connection, event)
-        if sequence.new_tokens >= sequence.request.new_tokens_max:
-            self._finish(sequence, "length")
-
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """The reply is complete: say so now, write the K/V still missing in the next step."""
-        self.counters.finished += 1
-        sequence.tokens.frombytes(sequence.closing)
-        self._tell_finished(sequence, reason, node=self._node(sequence, sequence.length))
-        sequence.state = State.CLOSING
-        sequence.arrivals_before_end = self._arrivals
-        self._running.remove(sequence)
-        self._closing.append(sequence)
-        self._close(sequence)
-
-    def _close(self, sequence: Sequence) -> None:
-        """Commit and release a closing sequence once all its K/V are written."""
-        if sequence.pending_tokens == 0:
-            sequence.commit(sequence.length)
-            sequence.release()
-            self._closing.remove(sequence)
-
-    def _fail(self, sequence: Sequence, error: ApplianceError) -> None:
-        if sequence.state is State.CLOSING:
-            # Its Finished is out; only what was written before this step is kept.
-            sequence.commit(sequence.computed)
-            sequence.release()
-            self._closing.remove(sequence)
-            return
-        self._end(sequence, "failed", commit=0, error=error)
-
-    def _end(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        *,
-        commit: int,
-        error: ApplianceError | None = None,
-    ) -> None:
-        """End a waiting or running sequence at once; its first `commit` tokens stay cached."""
-        node = None
-        if sequence.state is State.RUNNING:
-            sequence.commit(commit)
-            node = self._node(sequence, min(commit, sequence.computed))
-            sequence.release()
-            self._running.remove(sequence)
-        else:
-            self._waiting.remove(sequence)
-        if error is None:
-            self.counters.cancelled += 1
-        else:
-            self.counters.failed += 1
-        self._tell_finished(sequence, reason, error, node=node)
-
-    def _node(self, sequence: Sequence, tokens: int) -> Node | None:
-        """Where this sequence leaves off, with that many tokens committed by its end."""
-        assert sequence.lease is not None
-        if tokens == 0:
-            return None
-        return Node(instance=self._instance, number=sequence.lease.node, tokens=tokens)
-
-    def _tell_finished(
-        self,
-        sequence: Sequence,
-        reason: FinishReason,
-        error: ApplianceError | None = None,
-        *,
-        node: Node | None = None,
-    ) -> None:
-        del self._live[sequence.key]
-        self._send(sequence.key[0], answers.finished(sequence, reason, node=node, error=error))
-
-    def _refuse(self, connection: int, request_id: str, error: ApplianceError) -> None:
-        self.counters.refused += 1
-        self._send(connection, answers.refused(request_id, error))
 
     def _pages_available(self) -> int:
         pages = self._index.stats()

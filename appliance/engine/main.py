@@ -6,15 +6,17 @@ import os
 import signal
 from functools import partial
 
+import torch
+
 from appliance._core import set_kernel_threads
 from appliance.config import Config
 from appliance.engine.connections import Connections
-from appliance.engine.limits import fit_limits, usable_cores
+from appliance.engine.limits import available_memory_bytes, check_memory, fit_limits, usable_cores
 from appliance.engine.service import EngineService
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
-from appliance.model.kv_cache import bytes_per_page
+from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
 
 
 def run(config: Config) -> int:
@@ -27,11 +29,17 @@ def run(config: Config) -> int:
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
+    kv_dtype = ELEMENT_TYPES[config.engine.kv_dtype]
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
-        bytes_per_page=bytes_per_page(model, config.engine.page_size),
+        bytes_per_page=bytes_per_page(model, config.engine.page_size, kv_dtype),
         cores=usable_cores(),
+    )
+    check_memory(
+        config.engine,
+        on_gpu=config.engine.device != "cpu" and torch.cuda.is_available(),
+        available_bytes=available_memory_bytes(),
     )
     set_kernel_threads(limits.threads)
     decoder = load_model(config.model.path, config.engine.device, limits.threads)
@@ -41,6 +49,7 @@ def run(config: Config) -> int:
         partial(Connections, config.paths.engine_socket),
         pid=os.getpid(),
         drain_s=config.server.drain_s,
+        kv_slots=config.paths.kv_slots,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: service.stop())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from appliance.engine.scheduler import Chunk
+from appliance.engine.chunk import Chunk
 from appliance.errors import ApplianceError, GenerationFailed, InsufficientMemory
 from appliance.model.batch import StepBatch
 from appliance.model.decoder import Decoder

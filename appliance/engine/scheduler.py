@@ -1,66 +1,101 @@
-"""Decides what runs next: pure functions over sequences. Never: changes a sequence or takes a page."""
+"""Decides what a step computes and which room is asked for: pure functions over sequences.
+
+Never: changes a sequence, takes a page, or decides who goes first (`precedence.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from appliance.engine.chunk import Chunk
 from appliance.engine.sequence import Sequence
+from appliance.engine.step_cost import CostEstimate, shape_of
 
 ADMIT_AHEAD_TOKENS = 64
 """Room taken for the reply at admission, so that a fresh sequence does not ask for pages at once."""
 
+STEP_DECODE_TIMES = 3.0
+"""Without `step_ms_max`, a step with prefill lasts this many times as long as its decodes alone:
+two thirds of the time then go to prefill, and readers see no gap near five usual steps."""
+
+PREFILL_TOKENS_MIN = 16
+"""A step prefills at least this much, however slow it is: a prompt beside replies always ends."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """The next `count` tokens of a sequence, to be computed in one step.
+class StepBudget:
+    """What one step may take: tokens always, time while replies are being read.
 
-    `samples`: the chunk ends at the sequence's last token, so the next one is to be chosen.
+    `step_s_max` None: `STEP_DECODE_TIMES` times the decodes alone. `estimate` None: nothing was
+    measured yet, so there is no bound of time.
     """
 
-    sequence: Sequence
-    count: int
-    samples: bool
+    tokens_max: int
+    step_s_max: float | None
+    estimate: CostEstimate | None
 
 
 def plan_step(
-    closing: Iterable[Sequence], running: Iterable[Sequence], step_tokens_max: int
+    closing: Iterable[Sequence], running: Iterable[Sequence], budget: StepBudget
 ) -> list[Chunk]:
-    """One step's work, at most `step_tokens_max` tokens.
+    """One step's work, for `running` in the order of `precedence.prefill_order`.
 
-    Closing sequences come first (new requests wait for them), then all decodes, then prefill of the
-    oldest as far as the budget goes: a long prompt never stops the replies that are being read.
+    Closing sequences come first (new requests wait for them), then all decodes, then prefill in the
+    order given as far as the budget goes: a long prompt never stops the replies that are being read.
     """
-    oldest_first = sorted(running, key=lambda sequence: sequence.ordinal)
-    decodes = [sequence for sequence in oldest_first if sequence.pending_tokens == 1]
-    prefills = [sequence for sequence in oldest_first if sequence.pending_tokens > 1]
+    in_order = list(running)
+    decodes = [sequence for sequence in in_order if sequence.pending_tokens == 1]
+    prefills = [sequence for sequence in in_order if sequence.pending_tokens > 1]
+    timed = budget.estimate if decodes else None
+    untimed = prefills if timed is None else []
     chunks: list[Chunk] = []
-    budget = step_tokens_max
+    left = budget.tokens_max
     for sequence, may_sample in (
         *((sequence, False) for sequence in closing),
-        *((sequence, True) for sequence in (*decodes, *prefills)),
+        *((sequence, True) for sequence in (*decodes, *untimed)),
     ):
-        count = min(sequence.pending_tokens, budget)
+        count = min(sequence.pending_tokens, left)
         if count > 0:
-            samples = may_sample and count == sequence.pending_tokens
-            chunks.append(Chunk(sequence=sequence, count=count, samples=samples))
-            budget -= count
+            chunks.append(_chunk(sequence, count, may_sample=may_sample))
+            left -= count
+    if timed is not None:
+        chunks += _timed_prefill(chunks, prefills, left, budget.step_s_max, timed)
     return chunks
 
 
-def admission_order(waiting: Iterable[Sequence], closing: Iterable[Sequence]) -> list[Sequence]:
-    """Who may be admitted now, oldest first.
+def _timed_prefill(
+    decodes: list[Chunk],
+    prefills: list[Sequence],
+    tokens_left: int,
+    step_s_max: float | None,
+    estimate: CostEstimate,
+) -> list[Chunk]:
+    """Prefill that fits into a step's time beside decodes, and not under `PREFILL_TOKENS_MIN`.
 
-    A request that arrived after a reply had ended is kept back until that reply is closed, one step
-    later: it may be the next turn of that conversation, and then finds all of it.
+    At most twice what a measured step prefilled: beyond that the estimate is a guess.
     """
-    youngest = min(
-        (s.arrivals_before_end for s in closing if s.arrivals_before_end is not None), default=None
-    )
-    return sorted(
-        (s for s in waiting if youngest is None or s.ordinal <= youngest),
-        key=lambda sequence: sequence.ordinal,
-    )
+    tokens_left = min(tokens_left, max(PREFILL_TOKENS_MIN, 2 * estimate.prefill_tokens_measured))
+    decodes_s = estimate.seconds(shape_of(decodes))
+    seconds_left = (step_s_max or STEP_DECODE_TIMES * decodes_s) - decodes_s
+    chunks: list[Chunk] = []
+    for sequence in prefills:
+        least = min(sequence.pending_tokens, PREFILL_TOKENS_MIN, tokens_left)
+        fitting = estimate.prefill_tokens(
+            seconds_left, start=sequence.computed, most=min(sequence.pending_tokens, tokens_left)
+        )
+        count = fitting if chunks else max(fitting, least)
+        if count == 0 or count < least:
+            break
+        chunks.append(_chunk(sequence, count, may_sample=True))
+        tokens_left -= count
+        seconds_left -= estimate.prefill_seconds(count, start=sequence.computed)
+    return chunks
+
+
+def _chunk(sequence: Sequence, count: int, *, may_sample: bool) -> Chunk:
+    samples = may_sample and count == sequence.pending_tokens
+    return Chunk(sequence=sequence, count=count, samples=samples)
 
 
 def tokens_to_reserve(sequence: Sequence) -> int:
@@ -79,8 +114,3 @@ def is_worth_resuming(
     """
     pages_needed = -(-tokens_to_reserve(sequence) // page_size)
     return running == 0 or pages_available >= pages_needed + running
-
-
-def preemption_victim(running: Iterable[Sequence]) -> Sequence:
-    """The youngest: it has waited least, and the oldest can always go on."""
-    return max(running, key=lambda sequence: sequence.ordinal)

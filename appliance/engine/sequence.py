@@ -56,6 +56,21 @@ class Sequence:
     lost_tokens: int | None = None
 
     @property
+    def tenant(self) -> bytes:
+        """Who sent the request."""
+        return self.request.tenant
+
+    @property
+    def is_batch(self) -> bool:
+        """Nobody waits for the reply: everybody else goes first."""
+        return self.request.priority == "batch"
+
+    def is_expired(self, now: float) -> bool:
+        """Whether the request's deadline is over."""
+        deadline_ms = self.request.deadline_ms
+        return deadline_ms is not None and now >= self.arrived_at + deadline_ms / 1000
+
+    @property
     def length(self) -> int:
         """Positions of all tokens so far."""
         return self.first + len(self.tokens)

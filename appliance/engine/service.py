@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from uuid import uuid4
 
 from appliance._core import PrefixIndex
 from appliance.engine import answers
 from appliance.engine.connections import Arrival, Connections, Disconnected, Received
-from appliance.engine.counters import stats_values
 from appliance.engine.invariants import check_engine
 from appliance.engine.limits import EngineLimits
 from appliance.engine.loop import EngineLoop
 from appliance.engine.runner import DeviceLost, Runner
+from appliance.engine.tier_files import open_disk
+from appliance.engine.tiers import Tiers
 from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
@@ -32,6 +34,9 @@ log = logging.getLogger("appliance.engine")
 FLUSH_S = 2.0
 """How long the last events may take to reach a server that reads slowly."""
 
+SAVE_S = 5.0
+"""How long the end may take to bring the cache to disk; half of what a supervisor waits."""
+
 EXIT_DRAINED = 0
 EXIT_DEVICE_LOST = 1
 
@@ -47,12 +52,25 @@ class EngineService:
         *,
         pid: int,
         drain_s: float,
+        kv_slots: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`."""
-        cache = decoder.new_cache(limits.pages, limits.page_size)
+        """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`.
+
+        `kv_slots`: the disk tier's file, if there may be one. Raises ConfigError when it cannot be had.
+        """
+        cache = decoder.new_cache(limits.pages, limits.page_size, limits.kv_dtype)
         Runner(decoder, cache).warm_up()
-        self._index = PrefixIndex(page_size=limits.page_size, pages=limits.pages)
+        disk = None
+        if kv_slots is not None:
+            disk = open_disk(kv_slots, limits.disk_slots, cache, decoder.fingerprint)
+        self._index = PrefixIndex(
+            page_size=limits.page_size,
+            pages=limits.pages,
+            host_slots=limits.host_slots,
+            disk_slots=0 if disk is None else disk.slots,
+        )
+        self._tiers = Tiers(self._index, cache, host_slots=limits.host_slots, disk=disk)
         self._page_size = limits.page_size
         self._outbox: dict[int, bytearray] = {}
         self._loop = EngineLoop(
@@ -60,6 +78,7 @@ class EngineService:
             cache,
             self._index,
             limits.loop,
+            tiers=self._tiers,
             instance=uuid4().hex,
             clock=clock,
             send=self._put,
@@ -89,12 +108,14 @@ class EngineService:
         """Listen and run until `stop`; returns the exit code. Raises ConfigError before listening."""
         self._connections.open()
         log.info("engine_ready")
+        exit_code = EXIT_DEVICE_LOST
         try:
             self._run()
-            return EXIT_DRAINED
+            exit_code = EXIT_DRAINED
+            return exit_code
         except DeviceLost:
             log.critical("device_lost")
-            return EXIT_DEVICE_LOST
+            return exit_code
         finally:
             self._loop.fail_all(
                 GenerationFailed("the engine failed on this request")
@@ -103,6 +124,9 @@ class EngineService:
             )
             self._connections.send(self._outbox)
             self._connections.close(FLUSH_S)
+            if exit_code == EXIT_DRAINED:
+                self._tiers.save(SAVE_S)
+            self._tiers.close()
 
     def _run(self) -> None:
         while True:
@@ -153,7 +177,7 @@ class EngineService:
             except AssertionError as error:
                 log.error("check_failed", extra={"failure": str(error)})
                 failure = str(error) or "an invariant is broken"
-        values = stats_values(self._loop.counters, self._loop.sequences, self._index.stats())
+        values = self._loop.stats() | self._tiers.stats()
         return Stats(request_id=ask.request_id, values=values, check_failure=failure)
 
     def _put(self, connection: int, frame: Frame) -> None:

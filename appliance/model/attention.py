@@ -7,9 +7,9 @@ gives each query the softmax-weighted values of the positions up to its own.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -20,48 +20,77 @@ from appliance.model.batch import StepBatch
 from appliance.model.kv_cache import KVCache
 from appliance.tokens import unpack
 
-Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(layer, q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]) -> like q; float32."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAttention:
+    """What attention needs to know about a layer.
+
+    kv_layer: the layer of the cache it reads; stores: whether its k and v go there first, or those of
+    an earlier layer of the step are there already; scale: factor of the products; window: how many
+    positions a query sees, its own among them, None for all; softcap: products x become
+    softcap * tanh(x / softcap).
+    """
+
+    kv_layer: int
+    scale: float
+    stores: bool = True
+    window: int | None = None
+    softcap: float | None = None
+
+
+Attend: TypeAlias = Callable[
+    [LayerAttention, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor
+]
+"""(layer, q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]) -> like q; float32.
+
+k and v of a layer that does not store are not looked at.
+"""
 
 Backend: TypeAlias = Callable[[StepBatch, KVCache, int], Attend]
 
 
-def choose_backend(device: torch.device) -> Backend:
-    """The fast back end of a device."""
-    return cpu_attention if device.type == "cpu" else torch_attention
+def choose_backend(device: torch.device, *, softcap: bool) -> Backend:
+    """The fast back end of a device; the Rust kernel knows no soft-cap."""
+    return cpu_attention if device.type == "cpu" and not softcap else torch_attention
 
 
 def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     """The Rust kernel, which reads the pages in place. CPU only."""
     _, _, pages, kv_heads, page_size, head_dim = cache.data.shape
-    scale = 1.0 / math.sqrt(head_dim)
     query_shape = (batch.tokens, heads, head_dim)
     key_shape = (batch.tokens, kv_heads, head_dim)
     assert cache.data.device.type == "cpu"
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer)
+    def attend(
+        layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        k_cache, v_cache = cache.layer(layer.kv_layer)
+        scales = _addresses(cache.layer_scales(layer.kv_layer))
         # The kernel gets bare addresses: what it assumes about memory is proved here.
+        assert layer.softcap is None
         q = _checked(q, query_shape)
-        k = _checked(k, key_shape)
-        v = _checked(v, key_shape)
         out = torch.empty(query_shape)
-        _core.store_kv(
-            k.data_ptr(),
-            v.data_ptr(),
-            k_cache.data_ptr(),
-            v_cache.data_ptr(),
-            batch.slots,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            pages=pages,
-            page_size=page_size,
-        )
+        if layer.stores:
+            k = _checked(k, key_shape)
+            v = _checked(v, key_shape)
+            _core.store_kv(
+                k.data_ptr(),
+                v.data_ptr(),
+                k_cache.data_ptr(),
+                v_cache.data_ptr(),
+                batch.slots,
+                scales=scales,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                pages=pages,
+                page_size=page_size,
+            )
         _core.paged_attention(
             out.data_ptr(),
             q.data_ptr(),
             k_cache.data_ptr(),
             v_cache.data_ptr(),
+            scales=scales,
             query_starts=batch.query_starts,
             context_lens=batch.context_lens,
             page_tables=batch.page_tables,
@@ -71,11 +100,16 @@ def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             head_dim=head_dim,
             pages=pages,
             page_size=page_size,
-            scale=scale,
+            scale=layer.scale,
+            window=layer.window,
         )
         return out
 
     return attend
+
+
+def _addresses(scales: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[int, int] | None:
+    return None if scales is None else (scales[0].data_ptr(), scales[1].data_ptr())
 
 
 def _checked(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -98,10 +132,11 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     groups = [_Group(batch, members, page_size, device) for members in _by_new_tokens(batch)]
     queries_per_key = heads // kv_heads
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer)
-        k_cache[pages, :, rows] = k
-        v_cache[pages, :, rows] = v
+    def attend(
+        layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        if layer.stores:
+            cache.store(layer.kv_layer, pages, rows, k, v)
         out = torch.empty_like(q)
         for group in groups:
             # [members, new, kv_heads, queries_per_key, dim] -> queries of one key head side by side,
@@ -111,12 +146,12 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
             query = query.permute(0, 2, 3, 1, 4).reshape(members, kv_heads, -1, head_dim)
             # What a masked row holds still counts where it is not finite, and a page that was used
             # before may hold anything past the context.
-            keys = k_cache[group.page_table].transpose(1, 2).flatten(2, 3)
-            keys = keys.masked_fill(group.unwritten, 0.0)
-            values = v_cache[group.page_table].transpose(1, 2).flatten(2, 3)
-            values = values.masked_fill(group.unwritten, 0.0)
-            mask = group.mask.repeat(1, 1, queries_per_key, 1)
-            result = scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+            keys, values = (
+                side.transpose(1, 2).flatten(2, 3).masked_fill(group.unwritten, 0.0)
+                for side in cache.gather(layer.kv_layer, group.page_table)
+            )
+            mask = group.mask(layer.window).repeat(1, 1, queries_per_key, 1)
+            result = _mixed(query, keys, values, mask, layer)
             result = result.view(members, kv_heads, queries_per_key, new, head_dim)
             out[group.token_rows] = result.permute(0, 3, 1, 2, 4).flatten(2, 3)
         return out
@@ -124,12 +159,26 @@ def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     return attend
 
 
+def _mixed(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    layer: LayerAttention,
+) -> torch.Tensor:
+    """Softmax-weighted values; torch's fused function where there is no soft-cap."""
+    if layer.softcap is None:
+        return scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=layer.scale)
+    scores = query @ keys.transpose(-1, -2) * (layer.scale / layer.softcap)
+    scores = scores.tanh_().mul_(layer.softcap).masked_fill_(~mask, float("-inf"))
+    return scores.softmax(-1) @ values
+
+
 class _Group:
     """Index tensors of sequences that have the same number of new tokens.
 
     token_rows: int64 [members, new]; page_table: int64 [members, pages], short ones padded with
-    page 0; mask: bool [members, 1, new, pages * page_size], True where a query may look; unwritten:
-    bool [members, 1, pages * page_size, 1], True past the end of a context.
+    page 0; unwritten: bool [members, 1, pages * page_size, 1], True past the end of a context.
     """
 
     def __init__(
@@ -151,9 +200,17 @@ class _Group:
         self.page_table = table.to(device)
         query_positions = torch.tensor([list(row) for row in last_positions], device=device)
         key_positions = torch.arange(pages * page_size, device=device)
-        self.mask = key_positions <= query_positions[:, None, :, None]
+        self._back = query_positions[:, None, :, None] - key_positions
+        self._masks = dict[int | None, torch.Tensor]()
         lengths = torch.tensor([contexts[member] for member in members], device=device)
         self.unwritten = (key_positions >= lengths[:, None])[:, None, :, None]
+
+    def mask(self, window: int | None) -> torch.Tensor:
+        """Bool [members, 1, new, pages * page_size], True where a query may look."""
+        if window not in self._masks:
+            mask = self._back >= 0
+            self._masks[window] = mask if window is None else mask & (self._back < window)
+        return self._masks[window]
 
 
 def _by_new_tokens(batch: StepBatch) -> list[list[int]]:
@@ -170,28 +227,35 @@ def _indices(packed: bytes, device: torch.device) -> torch.Tensor:
 
 def reference_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     """Slow and obvious: one query of one head at a time, in float64. The other two equal it."""
-    _, _, _, kv_heads, page_size, head_dim = cache.data.shape
+    _, _, _, kv_heads, page_size, _ = cache.data.shape
     slots, page_ids = unpack(batch.slots), unpack(batch.page_tables)
     query_starts, page_starts = unpack(batch.query_starts), unpack(batch.page_starts)
     contexts = unpack(batch.context_lens)
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer)
-        for token, slot in enumerate(slots):
-            k_cache[slot // page_size, :, slot % page_size] = k[token]
-            v_cache[slot // page_size, :, slot % page_size] = v[token]
+    def attend(
+        layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        for token, slot in enumerate(slots if layer.stores else []):
+            at = torch.tensor([slot])
+            cache.store(
+                layer.kv_layer, at // page_size, at % page_size, k[token, None], v[token, None]
+            )
+        k_cache, v_cache = cache.gather(layer.kv_layer, torch.arange(cache.pages))
         out = torch.empty_like(q)
         for sequence, context in enumerate(contexts):
             start, stop = query_starts[sequence], query_starts[sequence + 1]
             table = page_ids[page_starts[sequence] : page_starts[sequence + 1]]
             for token in range(start, stop):
                 visible = context - (stop - token) + 1
-                where = [(table[p // page_size], p % page_size) for p in range(visible)]
+                first = 0 if layer.window is None else max(0, visible - layer.window)
+                where = [(table[p // page_size], p % page_size) for p in range(first, visible)]
                 for head in range(heads):
                     key_head = head // (heads // kv_heads)
                     keys = torch.stack([k_cache[page, key_head, row] for page, row in where])
                     values = torch.stack([v_cache[page, key_head, row] for page, row in where])
-                    scores = keys.double() @ q[token, head].double() / math.sqrt(head_dim)
+                    scores = keys.double() @ q[token, head].double() * layer.scale
+                    if layer.softcap is not None:
+                        scores = (scores / layer.softcap).tanh() * layer.softcap
                     out[token, head] = (scores.softmax(0) @ values.double()).float()
         return out
 

@@ -1,7 +1,7 @@
-"""The llama decoder: token ids and pages in, logits out. Never: sampling, scheduling, page accounting.
+"""The decoder: token ids and pages in, logits out. Never: sampling, scheduling, page accounting.
 
-Pre-norm blocks with RMSNorm, rotary embeddings, grouped-query attention and SwiGLU, as in
-"LLaMA" (arXiv:2302.13971) and "GQA" (arXiv:2305.13245).
+One for all families: what differs between them is in the shape (`ModelConfig`), and decided when the
+decoder is built.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch.linalg import vector_norm
-from torch.nn.functional import embedding, linear, silu
+from torch.nn.functional import embedding
 
 from appliance.errors import ModelError
-from appliance.model.attention import Backend, choose_backend
+from appliance.model.attention import Backend, LayerAttention, choose_backend
 from appliance.model.batch import StepBatch
+from appliance.model.blocks import Block, build_block
 from appliance.model.config import ModelConfig, read_config
 from appliance.model.files import check_model
 from appliance.model.kv_cache import KVCache
-from appliance.model.manifest import fingerprint
-from appliance.model.weights import Layer, Weights, load_weights
+from appliance.model.manifest import fingerprint, form_fingerprint
+from appliance.model.rotary import rotary_table
+from appliance.model.weights import Weights, load_weights
+
+FLOAT_FORM = "weights float32, keys and values float32, no adapter"
 
 
 class Decoder:
@@ -38,13 +41,32 @@ class Decoder:
         self.fingerprint = fingerprint
         self.device = device
         self._weights = weights
-        self._backend = backend or choose_backend(device)
-        self._turns = _rotary_table(config, device)
-        self._epsilon = torch.full((1, 1), config.rms_eps, device=device)
+        softcap = config.attention_softcap is not None
+        self._backend = backend or choose_backend(device, softcap=softcap)
+        # The rotations in use, each once; None for layers that do not rotate.
+        ropes = list(dict.fromkeys(layer.rope for layer in config.per_layer))
+        self._tables = [
+            None
+            if rope is None
+            else rotary_table(
+                rope,
+                head_dim=config.head_dim,
+                context_tokens=config.context_tokens,
+                device=device,
+            )
+            for rope in ropes
+        ]
+        blocks = _blocks(config, weights)
+        self._blocks = [
+            (block, ropes.index(layer.rope))
+            for block, layer in zip(blocks, config.per_layer, strict=True)
+        ]
 
-    def new_cache(self, pages: int, page_size: int) -> KVCache:
-        """An empty cache for this model on its device."""
-        return KVCache(self.config, pages=pages, page_size=page_size, device=self.device)
+    def new_cache(self, pages: int, page_size: int, dtype: torch.dtype = torch.float32) -> KVCache:
+        """An empty cache for this model on its device; `dtype`: float32 or int8, of its elements."""
+        return KVCache(
+            self.config, pages=pages, page_size=page_size, device=self.device, dtype=dtype
+        )
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
@@ -52,55 +74,52 @@ class Decoder:
         batch.check(pages=cache.pages, page_size=cache.page_size)
         weights = self._weights
         attend = self._backend(batch, cache, self.config.heads)
-        turns = self._turns[batch.positions.to(self.device)]
-        x = embedding(batch.token_ids.to(self.device), weights.embedding)
-        for index, layer in enumerate(weights.layers):
-            q, k, v = self._project(x, layer, turns)
-            x += linear(attend(index, q, k, v).flatten(1), layer.output)
-            gate, up = linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-            x += linear(silu(gate).mul_(up), layer.down)
+        positions = batch.positions.to(self.device)
+        turns = [None if table is None else table[positions] for table in self._tables]
+        x = self._embed(batch.token_ids.to(self.device), positions)
+        for block, rope in self._blocks:
+            block(x, turns[rope], attend)
         rows = x[batch.logit_rows.to(self.device)]
-        return linear(self._norm(rows, weights.final_norm), weights.lm_head)
+        logits = weights.lm_head(weights.final_norm(rows))
+        cap = self.config.logit_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
-    def _project(
-        self, x: torch.Tensor, layer: Layer, turns: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Rotated q, rotated k and v of a layer's input, each [tokens, its heads, head_dim]."""
-        config = self.config
-        normed = self._norm(x, layer.attention_norm)
-        qkv = linear(normed, layer.qkv).view(len(x), -1, config.head_dim)
-        # Pairs lie side by side (see `Layer`), so a rotation is one complex multiplication.
-        values_start = config.heads + config.kv_heads
-        turning = qkv[:, :values_start].view(len(x), values_start, -1, 2)
-        torch.view_as_complex(turning).mul_(turns)
-        return qkv[:, : config.heads], qkv[:, config.heads : values_start], qkv[:, values_start:]
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMSNorm (arXiv:1910.07467) of [tokens, hidden].
-
-        In four operations; torch's own takes a dozen on the CPU, more than a small decode step
-        spends in its matrices.
-        """
-        length = vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(self._epsilon, length, length, value=1 / self.config.hidden).rsqrt_()
-        return (x * scale).mul_(weight)
+    def _embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The input of the first layer, float32 [tokens, hidden]."""
+        x = self._weights.embedding.rows(token_ids)
+        if self.config.embedding_scale != 1.0:
+            x *= self.config.embedding_scale
+        if self._weights.positions is not None:
+            x += embedding(positions, self._weights.positions)
+        return x
 
 
-def _rotary_table(config: ModelConfig, device: torch.device) -> torch.Tensor:
-    """Unit complex numbers, complex64 [context_tokens, 1, head_dim / 2] (arXiv:2104.09864).
+def _blocks(config: ModelConfig, weights: Weights) -> list[Block]:
+    """The layers, each knowing which layer of the cache it reads."""
+    cache_layers: dict[int, int] = {}
+    blocks = []
+    for index, layer in enumerate(config.per_layer):
+        stores = layer.kv_layer == index
+        if stores:
+            cache_layers[index] = len(cache_layers)
+        attention = LayerAttention(
+            kv_layer=cache_layers[layer.kv_layer],
+            stores=stores,
+            scale=config.attention_scale,
+            window=layer.window,
+            softcap=config.attention_softcap,
+        )
+        blocks.append(build_block(config, weights.layers[index], attention))
+    return blocks
 
-    Angles are computed as `transformers` does, in float32, so that logits agree to the last bits.
-    """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    angles = torch.arange(config.context_tokens).float()[:, None, None] * frequencies
-    return torch.complex(angles.cos(), angles.sin()).to(device)
 
-
-def load_model(directory: Path, device: str, threads: int | None) -> Decoder:
+def load_model(
+    directory: Path, device: str, threads: int | None, *, form: str = FLOAT_FORM
+) -> Decoder:
     """Check, read and place a model. `device`: "cpu", "cuda", "cuda:N", or "auto".
 
-    `threads`: CPU threads for torch, None for its default. Raises ModelError.
+    `threads`: CPU threads for torch, None for its default. `form`: what its fingerprint says of element
+    types and adapter beside the files. Raises ModelError.
     """
     check_model(directory)
     config = read_config(directory)
@@ -108,7 +127,8 @@ def load_model(directory: Path, device: str, threads: int | None) -> Decoder:
     if threads is not None:
         torch.set_num_threads(threads)
     weights = load_weights(directory, config, target)
-    return Decoder(config, weights, fingerprint=fingerprint(directory), device=target)
+    name = form_fingerprint(fingerprint(directory), form)
+    return Decoder(config, weights, fingerprint=name, device=target)
 
 
 def _device(name: str) -> torch.device:

@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from appliance.errors import ModelError
-from appliance.model.config import ModelConfig, read_config, read_json
+from appliance.model.config import ModelConfig, read_config
+from appliance.model.fields import read_json
 from appliance.model.gguf_llama import check_gguf
-from appliance.model.layout import EMBEDDING, LM_HEAD, tensor_shapes
+from appliance.model.layout import tensor_name, tensor_shapes
 from appliance.model.safetensors_reader import (
     INDEX_FILE,
     SINGLE_FILE,
     TensorEntry,
-    read_checkpoint,
+    model_tensors,
 )
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-IGNORED_SUFFIX = ".rotary_emb.inv_freq"
-"""Old llama checkpoints store this table; it is computed from the config."""
-
 COMPARE_BYTES = 2**24
 
 
@@ -44,7 +42,7 @@ def _check_directory(path: Path) -> None:
         raise ModelError(f"{path}: {problem}")
     config = read_config(path)
     _check_weight_files(path)
-    _check_tensors(path, config, read_checkpoint(path))
+    _check_tensors(path, config, model_tensors(path, config.names))
     _check_tokenizer(path, config)
 
 
@@ -66,6 +64,7 @@ def _check_weight_files(directory: Path) -> None:
 
 def _check_tensors(directory: Path, config: ModelConfig, tensors: dict[str, TensorEntry]) -> None:
     wanted = tensor_shapes(config)
+    lm_head = tensor_name(config, "lm_head.weight")
     for name, shape in wanted.items():
         if name in tensors:
             if tensors[name].shape != shape:
@@ -73,22 +72,23 @@ def _check_tensors(directory: Path, config: ModelConfig, tensors: dict[str, Tens
                     f"{tensors[name].file}: {name} has shape {list(tensors[name].shape)}, "
                     f"config.json asks for {list(shape)}"
                 )
-        elif name == LM_HEAD:
+        elif name == lm_head:
             raise ModelError(
-                f"{directory}: lm_head.weight is missing, and config.json does not say "
+                f"{directory}: {lm_head} is missing, and config.json does not say "
                 "tie_word_embeddings: true"
             )
         else:
             raise ModelError(f"{directory}: {name} is in no weight file")
-    if config.tie_embeddings and LM_HEAD in tensors:
-        _check_tied(tensors[EMBEDDING], tensors[LM_HEAD])
-    known = {*wanted, LM_HEAD}
+    if config.tie_embeddings and lm_head in tensors:
+        embedding = tensor_name(config, "embedding.weight")
+        _check_tied(embedding, tensors[embedding], tensors[lm_head])
+    known = {*wanted, lm_head}
     for name, entry in tensors.items():
-        if name not in known and not name.endswith(IGNORED_SUFFIX):
+        if name not in known:
             raise ModelError(f"{entry.file}: {name} is not a tensor of this model family")
 
 
-def _check_tied(embedding: TensorEntry, lm_head: TensorEntry) -> None:
+def _check_tied(name: str, embedding: TensorEntry, lm_head: TensorEntry) -> None:
     """With `tie_word_embeddings` a stored head is a copy; a different one means a wrong config."""
     same = (embedding.shape, embedding.dtype) == (lm_head.shape, lm_head.dtype)
     with embedding.file.open("rb") as left, lm_head.file.open("rb") as right:
@@ -101,7 +101,7 @@ def _check_tied(embedding: TensorEntry, lm_head: TensorEntry) -> None:
             remaining -= step
     if not same:
         raise ModelError(
-            f"{lm_head.file}: lm_head.weight differs from {EMBEDDING}, but config.json says "
+            f"{lm_head.file}: lm_head.weight differs from {name}, but config.json says "
             "tie_word_embeddings: true; set it to false if the head is its own"
         )
 

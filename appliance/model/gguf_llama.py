@@ -9,24 +9,38 @@ from typing import Any
 import numpy as np
 
 from appliance.errors import ModelError
-from appliance.model.config import ModelConfig, parse_config, shown
+from appliance.model.config import ModelConfig, parse_config
+from appliance.model.fields import shown
 from appliance.model.gguf_reader import Gguf, read_gguf
 from appliance.model.gguf_tokenizer import TokenizerFiles, build_tokenizer
-from appliance.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_name, tensor_shapes
+from appliance.model.layout import tensor_name, tensor_roles
 
 ARCHITECTURE = "llama"
 
-_LAYER_NAMES = {
-    "input_layernorm.weight": "attn_norm.weight",
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.k_proj.weight": "attn_k.weight",
-    "self_attn.v_proj.weight": "attn_v.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "post_attention_layernorm.weight": "ffn_norm.weight",
-    "mlp.gate_proj.weight": "ffn_gate.weight",
-    "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight",
+_OUTER_NAMES = {
+    "embedding": "token_embd",
+    "positions": "position_embd",
+    "final_norm": "output_norm",
+    "lm_head": "output",
 }
+
+_LAYER_NAMES = {
+    "attention_norm": "attn_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "qkv": "attn_qkv",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "output": "attn_output",
+    "post_attention_norm": "post_attention_norm",
+    "mlp_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "post_mlp_norm": "post_ffw_norm",
+}
+"""Modules by the names of `TensorNames` and in GGUF (`TENSOR_NAMES` of the gguf package)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,21 +162,25 @@ def _match_tensors(gguf: Gguf, config: ModelConfig) -> dict[str, str]:
         )
     if gguf.metadata.get("llama.attention.value_length", config.head_dim) != config.head_dim:
         raise ModelError(f"{gguf.path}: keys and values of different length are not supported")
-    sources = {EMBEDDING: "token_embd.weight", FINAL_NORM: "output_norm.weight"}
-    if not config.tie_embeddings:
-        sources[LM_HEAD] = "output.weight"
-    for layer in range(config.layers):
-        for suffix, name in _LAYER_NAMES.items():
-            sources[layer_name(layer, suffix)] = f"blk.{layer}.{name}"
-    for target, shape in tensor_shapes(config).items():
-        tensor = gguf.tensors.get(sources[target])
+    sources = {}
+    for role, layer, shape in tensor_roles(config):
+        source = _gguf_name(role, layer)
+        sources[tensor_name(config, role, layer)] = source
+        tensor = gguf.tensors.get(source)
         if tensor is None:
-            raise ModelError(f"{gguf.path}: tensor {sources[target]!r} is missing")
+            raise ModelError(f"{gguf.path}: tensor {source!r} is missing")
         if tensor.shape != shape:
             raise ModelError(
-                f"{gguf.path}: tensor {sources[target]!r} has shape {list(tensor.shape)}, "
+                f"{gguf.path}: tensor {source!r} has shape {list(tensor.shape)}, "
                 f"the metadata asks for {list(shape)}"
             )
     for name in gguf.tensors.keys() - set(sources.values()):
         raise ModelError(f"{gguf.path}: tensor {name!r} is not one of a plain llama model")
     return sources
+
+
+def _gguf_name(role: str, layer: int | None) -> str:
+    module, _, kind = role.partition(".")
+    if layer is None:
+        return f"{_OUTER_NAMES[module]}.{kind}"
+    return f"blk.{layer}.{_LAYER_NAMES[module]}.{kind}"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from appliance.errors import ModelError
-from appliance.model.config import shown
+from appliance.model.fields import shown
 from appliance.model.gguf_reader import Gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5

@@ -77,6 +77,15 @@ def fingerprint(directory: Path) -> str:
     return _combine({path.name: file_sha256(path) for path in _parts(directory)})
 
 
+def form_fingerprint(digest: str, form: str) -> str:
+    """SHA-256 (hex) that names a model as it computes: its files and the form it has in memory.
+
+    `digest`: from `fingerprint`; `form`: element types of weights and of keys and values, and the
+    adapter. Forms differ in what they cache, so each has a namespace of its own.
+    """
+    return hashlib.sha256(f"{digest}\n{form}\n".encode()).hexdigest()
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, hex; raises ModelError when it cannot be read."""
     try:

@@ -14,7 +14,8 @@ from typing import Annotated
 import msgspec
 
 from appliance.errors import ModelError
-from appliance.model.config import read_json, shown
+from appliance.model.fields import read_json, shown
+from appliance.model.names import TensorNames
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -74,6 +75,18 @@ def read_checkpoint(directory: Path) -> dict[str, TensorEntry]:
             raise ModelError(
                 f"{directory / file_name}: lacks {shown(name)}, which {INDEX_FILE} puts there"
             )
+    return tensors
+
+
+def model_tensors(directory: Path, names: TensorNames) -> dict[str, TensorEntry]:
+    """The tensors of `read_checkpoint` that a family may need, under the names it gives them."""
+    tensors: dict[str, TensorEntry] = {}
+    for stored, entry in read_checkpoint(directory).items():
+        name = names.canonical(stored)
+        if name in tensors:
+            raise ModelError(f"{entry.file}: {stored} is there under another name as well")
+        if name is not None:
+            tensors[name] = entry
     return tensors
 
 

@@ -8,101 +8,190 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from appliance.errors import ModelError
-from appliance.model.config import ModelConfig
-from appliance.model.layout import EMBEDDING, FINAL_NORM, LM_HEAD, layer_name
-from appliance.model.safetensors_reader import read_checkpoint
+from appliance.model.blocks import Layer
+from appliance.model.layout import layer_shapes, tensor_name
+from appliance.model.linear import FloatLinear, FloatTable, Linear, Table
+from appliance.model.norm import LayerNorm, NormFunction, RmsNorm
+from appliance.model.safetensors_reader import model_tensors
+from appliance.model.shape import ModelConfig, Norm, QkvOrder
 
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
+MakeLinear: TypeAlias = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+"""(weight [out, in], bias [out] or None), both float32 and the callee's own -> a matrix."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One block's weights, float32; matrices are [out, in].
-
-    qkv: the rows of q, then k, then v; gate_up: the rows of gate, then up. Within each head of q and
-    k, row i + head_dim / 2 follows row i: elements that are rotated together lie side by side. The
-    products of q and k do not change by that.
-    """
-
-    attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    output: torch.Tensor
-    mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+MakeTable: TypeAlias = Callable[[torch.Tensor], Table]
+"""An embedding, float32 [vocab, hidden], the callee's own -> a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """All weights, float32; `lm_head` is `embedding` itself in a tied model."""
+    """All weights; `lm_head` is `embedding` itself in a tied model. `positions`: [context, hidden]."""
 
-    embedding: torch.Tensor
+    embedding: Table
+    positions: torch.Tensor | None
     layers: tuple[Layer, ...]
-    final_norm: torch.Tensor
-    lm_head: torch.Tensor
+    final_norm: NormFunction
+    lm_head: Linear
 
 
-def load_weights(directory: Path, config: ModelConfig, device: torch.device) -> Weights:
-    """Read a directory that passed `check_model`. Raises ModelError for a NaN or infinite weight."""
-    checkpoint = _Checkpoint(directory)
+def load_weights(
+    directory: Path,
+    config: ModelConfig,
+    device: torch.device,
+    *,
+    make_linear: MakeLinear = FloatLinear,
+    make_table: MakeTable = FloatTable,
+) -> Weights:
+    """Read a directory that passed `check_model`. Raises ModelError for a NaN or infinite weight.
 
-    def place(*names: str) -> torch.Tensor:
-        return _stack([checkpoint.tensor(name) for name in names], device)
-
-    embedding = place(EMBEDDING)
+    Layer by layer, so that a smaller form of the weights needs little memory beside it.
+    """
+    loader = _Loader(directory, config, device, make_linear)
+    embedding = make_table(loader.outer("embedding.weight"))
     return Weights(
         embedding=embedding,
-        layers=tuple(_layer(checkpoint, config, index, device) for index in range(config.layers)),
-        final_norm=place(FINAL_NORM),
-        lm_head=embedding if config.tie_embeddings else place(LM_HEAD),
+        positions=loader.outer("positions.weight") if config.learned_positions else None,
+        layers=tuple(loader.layer(index) for index in range(config.layers)),
+        final_norm=loader.norm("final_norm", None),
+        lm_head=embedding
+        if config.tie_embeddings
+        else make_linear(loader.outer("lm_head.weight"), None),
     )
 
 
-def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int, device: torch.device) -> Layer:
-    def part(suffix: str) -> torch.Tensor:
-        return checkpoint.tensor(layer_name(index, f"{suffix}.weight"))
+class _Loader:
+    """Puts the tensors of the checkpoint together."""
 
-    def pairs(suffix: str) -> torch.Tensor:
-        halves = part(suffix).view(-1, 2, config.head_dim // 2, config.hidden)
-        return halves.transpose(1, 2)
+    def __init__(
+        self, directory: Path, config: ModelConfig, device: torch.device, make_linear: MakeLinear
+    ) -> None:
+        self._checkpoint = _Checkpoint(directory, config)
+        self._config = config
+        self._device = device
+        self._make_linear = make_linear
 
-    qkv = [pairs("self_attn.q_proj"), pairs("self_attn.k_proj"), part("self_attn.v_proj")]
-    return Layer(
-        attention_norm=_stack([part("input_layernorm")], device),
-        qkv=_stack(qkv, device),
-        output=_stack([part("self_attn.o_proj")], device),
-        mlp_norm=_stack([part("post_attention_layernorm")], device),
-        gate_up=_stack([part("mlp.gate_proj"), part("mlp.up_proj")], device),
-        down=_stack([part("mlp.down_proj")], device),
-    )
+    def outer(self, role: str) -> torch.Tensor:
+        """A matrix outside the layers."""
+        tensor = self._tensor(role, None)
+        return self._stack([tensor], tensor.shape[1:])
+
+    def norm(self, module: str, index: int | None) -> NormFunction:
+        """A norm over the whole width."""
+        config = self._config
+        weight = self._stack([self._tensor(f"{module}.weight", index)], ())
+        if config.norm is Norm.LAYER:
+            bias = self._stack([self._tensor(f"{module}.bias", index)], ())
+            return LayerNorm(weight, bias, config.norm_eps)
+        return self._rms(weight)
+
+    def layer(self, index: int) -> Layer:
+        """One layer's weights."""
+        config = self._config
+        roles = layer_shapes(config, config.per_layer[index], index)
+
+        def matrix(*modules: str) -> Linear:
+            kinds = ("weight", "bias") if f"{modules[0]}.bias" in roles else ("weight",)
+            parts = [[self._tensor(f"{m}.{kind}", index) for m in modules] for kind in kinds]
+            return self._linear(*parts)
+
+        def norm(module: str) -> NormFunction | None:
+            return self.norm(module, index) if f"{module}.weight" in roles else None
+
+        kinds = ("weight", "bias") if config.biases.qkv else ("weight",)
+        return Layer(
+            attention_norm=self.norm("attention_norm", index),
+            qkv=self._linear(*(self._qkv(kind, index) for kind in kinds)),
+            head_norm=self._head_norm(index) if "q_norm.weight" in roles else None,
+            output=matrix("output"),
+            post_attention_norm=norm("post_attention_norm"),
+            mlp_norm=norm("mlp_norm"),
+            up=matrix("gate", "up") if config.gated else matrix("up"),
+            down=matrix("down"),
+            post_mlp_norm=norm("post_mlp_norm"),
+        )
+
+    def _qkv(self, kind: str, index: int) -> list[torch.Tensor]:
+        """Rows of q, k and v, each [..., head_dim or its pairs, in], or of q alone."""
+        config = self._config
+        layer = config.per_layer[index]
+
+        def heads(module: str) -> torch.Tensor:
+            tensor = self._tensor(f"{module}.{kind}", index)
+            return tensor.view(-1, config.head_dim, *tensor.shape[1:])
+
+        if config.qkv_order is QkvOrder.SEPARATE:
+            own = ("q", "k", "v") if layer.kv_layer == index else ("q",)
+            parts = [heads(module) for module in own]
+        elif config.qkv_order is QkvOrder.SPLIT:
+            counts = [config.heads, config.kv_heads, config.kv_heads]
+            parts = list(torch.split_with_sizes(heads("qkv"), counts))
+        else:
+            groups = torch.unflatten(heads("qkv"), 0, (config.kv_heads, -1))
+            parts = [groups[:, :-2], groups[:, -2], groups[:, -1]]
+        if layer.rope is not None:
+            axis = -1 if kind == "bias" else -2
+            parts[:2] = [_pairs(part, axis) for part in parts[:2]]
+        return parts
+
+    def _head_norm(self, index: int) -> NormFunction:
+        """The norms of each head of q and k, one below the other."""
+        config = self._config
+        layer = config.per_layer[index]
+        modules = ("q_norm", "k_norm") if layer.kv_layer == index else ("q_norm",)
+        rows = []
+        for module, count in zip(modules, (config.heads, config.kv_heads), strict=False):
+            weight = self._tensor(f"{module}.weight", index)
+            rows += [weight if layer.rope is None else _pairs(weight, -1)] * count
+        return self._rms(self._stack(rows, ()).view(-1, config.head_dim))
+
+    def _rms(self, weight: torch.Tensor) -> RmsNorm:
+        if self._config.norm is Norm.RMS_OFFSET:
+            weight += 1.0
+        return RmsNorm(weight, self._config.norm_eps)
+
+    def _linear(
+        self, weights: list[torch.Tensor], biases: list[torch.Tensor] | None = None
+    ) -> Linear:
+        bias = None if biases is None else self._stack(biases, ())
+        return self._make_linear(self._stack(weights, weights[0].shape[-1:]), bias)
+
+    def _tensor(self, role: str, layer: int | None) -> torch.Tensor:
+        return self._checkpoint.tensor(tensor_name(self._config, role, layer))
+
+    def _stack(self, parts: list[torch.Tensor], width: tuple[int, ...]) -> torch.Tensor:
+        """The rows of all parts, one below the other, in memory of their own; float32, on the device.
+
+        `width`: the shape of a row. A part may have its rows spread over several leading axes.
+        """
+        counts = [part.numel() // math.prod(width) for part in parts]
+        stacked = torch.empty((sum(counts), *width), dtype=torch.float32)
+        row = 0
+        for part, count in zip(parts, counts, strict=True):
+            stacked[row : row + count].view(part.shape).copy_(part)
+            row += count
+        return stacked.to(self._device)
 
 
-def _stack(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """The rows of all parts, one below the other, in memory of their own; float32, on the device.
-
-    A part may have its rows spread over several leading axes.
-    """
-    width = parts[0].shape[-1:] if parts[0].ndim > 1 else ()
-    counts = [part.numel() // math.prod(width) for part in parts]
-    stacked = torch.empty((sum(counts), *width), dtype=torch.float32)
-    row = 0
-    for part, count in zip(parts, counts, strict=True):
-        stacked[row : row + count].view(part.shape).copy_(part)
-        row += count
-    return stacked.to(device)
+def _pairs(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """An axis of head_dim as [head_dim / 2, 2]: i and i + head_dim / 2 side by side (see `Layer`)."""
+    halves = torch.unflatten(tensor, axis, (2, -1))
+    return halves.transpose(*((0, 1) if tensor.ndim == 1 else (axis - 1, axis)))
 
 
 class _Checkpoint:
     """The weight files of a directory, mapped."""
 
-    def __init__(self, directory: Path) -> None:
-        self._entries = read_checkpoint(directory)
+    def __init__(self, directory: Path, config: ModelConfig) -> None:
+        self._entries = model_tensors(directory, config.names)
         self._maps = {entry.file: _map(entry.file) for entry in self._entries.values()}
 
     def tensor(self, name: str) -> torch.Tensor:

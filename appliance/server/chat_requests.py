@@ -123,10 +123,10 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
             for index, message in enumerate(self.messages)
         )
 
-    def generation_params(self, *, vocab_size: int) -> GenerationParams:
-        """Sampling, length and stop strings; raises InvalidRequest."""
+    def generation_params(self, *, vocab_size: int, arrived_s: float) -> GenerationParams:
+        """Sampling, length, stop strings and urgency; raises InvalidRequest."""
         alternatives = (self.top_logprobs or 0) if self.logprobs else None
-        return self.params(vocab_size=vocab_size, logprobs=alternatives)
+        return self.params(vocab_size=vocab_size, arrived_s=arrived_s, logprobs=alternatives)
 
 
 def _chat_message(message: RequestMessage, path: str) -> ChatMessage:

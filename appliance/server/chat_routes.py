@@ -25,7 +25,9 @@ async def complete(request: web.Request) -> web.StreamResponse:
     events = services.completions.run(
         tenant=ticket.tenant,
         messages=asked.chat_messages(),
-        params=asked.generation_params(vocab_size=services.tokenizer.vocab_size),
+        params=asked.generation_params(
+            vocab_size=services.tokenizer.vocab_size, arrived_s=ticket.arrived_s
+        ),
         continue_final_message=bool(asked.continue_final_message),
     )
     answer = ChatAnswer(

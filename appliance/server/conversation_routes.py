@@ -114,7 +114,9 @@ async def send_message(request: web.Request) -> web.StreamResponse:
         text=asked.text,
         parent=Place.HEAD if asked.parent_id is msgspec.UNSET else asked.parent_id,
         turn_key=asked.turn_key,
-        params=asked.params(vocab_size=services.tokenizer.vocab_size),
+        params=asked.params(
+            vocab_size=services.tokenizer.vocab_size, arrived_s=request[TICKET].arrived_s
+        ),
     )
     return await stream_reply(request, events, turn_events, error_event="error")
 
@@ -128,7 +130,9 @@ async def regenerate(request: web.Request) -> web.StreamResponse:
         tenant=tenant,
         conversation_id=conversation_id,
         message_id=asked.message_id,
-        params=asked.params(vocab_size=services.tokenizer.vocab_size),
+        params=asked.params(
+            vocab_size=services.tokenizer.vocab_size, arrived_s=request[TICKET].arrived_s
+        ),
     )
     return await stream_reply(request, events, turn_events, error_event="error")
 

@@ -40,10 +40,16 @@ STATUS: dict[str, int] = {
     "server_shutdown": 503,
     "storage_unavailable": 503,
     "unknown_node": 503,
+    "deadline_exceeded": 504,
 }
 """HTTP status by error code; a code that is not here is a bug of ours and answers 500."""
 
-_TYPES = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
 
 
 class PayloadTooLarge(InvalidRequest):

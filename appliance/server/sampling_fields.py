@@ -1,7 +1,7 @@
-"""The sampling fields that every generating request shares, with their ranges.
+"""The fields that every generating request shares, with their ranges.
 
-Fields and meanings are OpenAI's, and `top_k min_p repetition_penalty` as other servers have them. null
-means absent. Never knows which endpoint it parses for.
+Fields and meanings are OpenAI's, and `top_k min_p repetition_penalty` as other servers have them;
+`priority` and `deadline_ms` are our own. null means absent. Never knows which endpoint it parses for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from appliance.chat.params import GenerationParams
 from appliance.errors import InvalidRequest
-from appliance.wire.frames import Sampling
+from appliance.wire.frames import DEADLINE_MS_MAX, Priority, Sampling
 
 STOP_STRINGS_MAX = 16
 STOP_CHARS_MAX = 256
@@ -30,7 +30,7 @@ _BIASES_MAX = 1024
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """How a reply is chosen and when it ends.
+    """How a reply is chosen, when it ends, and how urgent it is.
 
     `max_completion_tokens` is the newer name of `max_tokens` and wins; `seed` -1 and `top_k` 0 or -1
     mean none, as in other servers.
@@ -48,9 +48,16 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=STOP_STRINGS_MAX)] | None = None
+    priority: Priority | None = None
+    deadline_ms: Annotated[int, Meta(ge=1, le=DEADLINE_MS_MAX)] | None = None
 
-    def params(self, *, vocab_size: int, logprobs: int | None = None) -> GenerationParams:
-        """The checked parameters; raises InvalidRequest for a token id outside the vocabulary."""
+    def params(
+        self, *, vocab_size: int, arrived_s: float, logprobs: int | None = None
+    ) -> GenerationParams:
+        """The checked parameters of a request that came at `arrived_s` (`time.perf_counter`).
+
+        Raises InvalidRequest for a token id outside the vocabulary.
+        """
         defaults = Sampling()
         sampling = Sampling(
             temperature=_or(self.temperature, defaults.temperature),
@@ -70,6 +77,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
             sampling=sampling,
             new_tokens_max=newest if newest is not None else self.max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            priority=self.priority or "interactive",
+            deadline_at=None if self.deadline_ms is None else arrived_s + self.deadline_ms / 1000,
         )
 
 

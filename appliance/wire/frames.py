@@ -13,11 +13,13 @@ import msgspec
 
 from appliance.tokens import TokenIds
 
-PROTOCOL = 2
+PROTOCOL = 3
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 LENGTH_BYTES = 4
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
+Priority = Literal["interactive", "batch"]
+DEADLINE_MS_MAX = 3_600_000
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -65,7 +67,9 @@ class Generate(Frame, frozen=True, kw_only=True, tag="generate"):
     the requests of which each takes the place of the one before. `closing` are the
     tokens that follow the reply in the next prompt (end-of-turn markers): the engine writes their K/V
     after the reply so that the next turn finds the whole of this one. A token of `stop_token_ids`
-    ends the reply and is not part of it.
+    ends the reply and is not part of it. `tenant` is whose share of the engine it takes; a `batch`
+    request runs only where no interactive one waits. `deadline_ms`, 1 to `DEADLINE_MS_MAX`: from the
+    engine's receipt on; a request that has not finished by then fails with `deadline_exceeded`.
     """
 
     request_id: str
@@ -77,6 +81,9 @@ class Generate(Frame, frozen=True, kw_only=True, tag="generate"):
     closing: TokenIds = b""
     after: Node | None = None
     conversation: bytes = b""
+    tenant: bytes = b""
+    priority: Priority = "interactive"
+    deadline_ms: int | None = None
 
 
 class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
@@ -136,7 +143,7 @@ class Finished(Frame, frozen=True, kw_only=True, tag="finished"):
     """The terminal event. `error_code` is set when `reason` is `failed` (a code of `errors.py`).
 
     `node` is where a next request may go on: after the prompt, the reply as far as it is kept, and the
-    closing tokens.
+    closing tokens. `retry_after_s` comes with `overloaded`.
     """
 
     request_id: str
@@ -145,6 +152,7 @@ class Finished(Frame, frozen=True, kw_only=True, tag="finished"):
     node: Node | None = None
     error_code: str | None = None
     error_message: str | None = None
+    retry_after_s: int | None = None
 
 
 class Stats(Frame, frozen=True, kw_only=True, tag="stats"):

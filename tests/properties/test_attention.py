@@ -11,40 +11,46 @@ from hypothesis import strategies as st
 
 from appliance.model.attention import (
     Backend,
+    LayerAttention,
     cpu_attention,
     reference_attention,
     torch_attention,
 )
 from appliance.model.batch import StepBatch
 from appliance.model.config import parse_config
-from appliance.model.kv_cache import KVCache
+from appliance.model.kv_cache import KVCache, quantise
 from appliance.tokens import pack
 from tests.model_fixtures import tiny_model
 
 TOLERANCE = 2e-5
 PAGES = 24
+CPU = torch.device("cpu")
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> tuple[int, int, int, int, list[tuple[int, int]], int]:
-    """(kv heads, queries per key head, head_dim, page_size, [(cached, new)], seed)."""
+def shapes(draw: st.DrawFn) -> tuple[int, int, int, int, list[tuple[int, int]], int | None, int]:
+    """(kv heads, queries per key head, head_dim, page_size, [(cached, new)], window, seed)."""
     return (
         draw(st.sampled_from([1, 2, 3, 4])),
         draw(st.sampled_from([1, 2, 3])),
         draw(st.sampled_from([2, 6, 16, 64])),
         draw(st.sampled_from([1, 3, 4, 16])),
         draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=1, max_size=4)),
+        draw(st.none() | st.integers(1, 12)),
         draw(st.integers(0, 2**32 - 1)),
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 @pytest.mark.parametrize("backend", [cpu_attention, torch_attention])
 @settings(max_examples=40, deadline=None)
 @given(shape=shapes())
 def test_a_back_end_agrees_with_the_reference(
-    backend: Backend, shape: tuple[int, int, int, int, list[tuple[int, int]], int]
+    backend: Backend,
+    dtype: torch.dtype,
+    shape: tuple[int, int, int, int, list[tuple[int, int]], int | None, int],
 ) -> None:
-    kv_heads, repeat, head_dim, page_size, lengths, seed = shape
+    kv_heads, repeat, head_dim, page_size, lengths, window, seed = shape
     heads = kv_heads * repeat
     random = torch.Generator().manual_seed(seed)
     needed = [-(-(cached + new) // page_size) for cached, new in lengths]
@@ -61,21 +67,29 @@ def test_a_back_end_agrees_with_the_reference(
         "config.json",
     )
     caches = [
-        KVCache(config, pages=pages, page_size=page_size, device=torch.device("cpu"))
-        for _ in range(2)
+        KVCache(config, pages=pages, page_size=page_size, device=CPU, dtype=dtype) for _ in range(2)
     ]
     content = torch.randn(caches[0].data.shape, generator=random)
+    numbers, scales = quantise(content)
     q, k, v = (
         torch.randn(batch.tokens, count, head_dim, generator=random)
         for count in (heads, kv_heads, kv_heads)
     )
+    layer = LayerAttention(kv_layer=1, scale=head_dim**-0.5, window=window)
     outputs = []
     for cache, function in zip(caches, (reference_attention, backend), strict=True):
-        cache.data.copy_(content)
-        outputs.append(function(batch, cache, heads)(1, q, k, v))
+        cache.data.copy_(content if cache.scales is None else numbers)
+        if cache.scales is not None:
+            cache.scales.copy_(scales)
+        outputs.append(function(batch, cache, heads)(layer, q, k, v))
     torch.testing.assert_close(outputs[1], outputs[0], atol=TOLERANCE, rtol=0)
     assert torch.equal(caches[0].data, caches[1].data)
-    assert torch.equal(caches[0].data[0], content[0]), "another layer was touched"
+    before = content if dtype == torch.float32 else numbers
+    assert torch.equal(caches[0].data[0], before[0]), "another layer was touched"
+    if caches[0].scales is not None:
+        assert caches[1].scales is not None
+        assert torch.equal(caches[0].scales, caches[1].scales)
+        assert torch.equal(caches[0].scales[0], scales[0])
 
 
 def batch_of(lengths: list[tuple[int, int]], tables: list[list[int]], page_size: int) -> StepBatch:
@@ -100,20 +114,25 @@ def batch_of(lengths: list[tuple[int, int]], tables: list[list[int]], page_size:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 @pytest.mark.parametrize("backend", [cpu_attention, torch_attention])
-def test_what_an_earlier_sequence_left_in_a_page_is_not_seen(backend: Backend) -> None:
+def test_what_an_earlier_sequence_left_in_a_page_is_not_seen(
+    backend: Backend, dtype: torch.dtype
+) -> None:
     config = parse_config(tiny_model().config, {}, "config.json")
     batch = batch_of([(2, 1), (0, 6)], [[3], [1, 2]], 4)
+    layer = LayerAttention(kv_layer=0, scale=config.attention_scale)
     random = torch.Generator().manual_seed(1)
     outputs = []
     for left_over in (0.0, float("nan")):
-        cache = KVCache(config, pages=4, page_size=4, device=torch.device("cpu"))
-        cache.data.fill_(left_over)
-        cache.data[:, :, 3, :, :2] = 0.5
+        cache = KVCache(config, pages=4, page_size=4, device=CPU, dtype=dtype)
+        floats = cache.data if cache.scales is None else cache.scales
+        floats.fill_(left_over)
+        floats[:, :, 3, :, :2] = 0.5
         random.manual_seed(1)
         q, k, v = (
             torch.randn(batch.tokens, heads, config.head_dim, generator=random)
             for heads in (config.heads, config.kv_heads, config.kv_heads)
         )
-        outputs.append(backend(batch, cache, config.heads)(0, q, k, v))
+        outputs.append(backend(batch, cache, config.heads)(layer, q, k, v))
     assert torch.equal(outputs[0], outputs[1])

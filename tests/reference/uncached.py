@@ -11,7 +11,9 @@ from appliance.model.batch import StepBatch
 from appliance.model.decoder import Decoder
 
 
-def uncached_logits(decoder: Decoder, token_ids: Sequence[int]) -> torch.Tensor:
+def uncached_logits(
+    decoder: Decoder, token_ids: Sequence[int], kv_dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Logits after each token, float32 [tokens, vocab]; every token is computed anew."""
     count = len(token_ids)
     batch = StepBatch(
@@ -24,4 +26,4 @@ def uncached_logits(decoder: Decoder, token_ids: Sequence[int]) -> torch.Tensor:
         page_starts=tokens.pack([0, 1]),
         logit_rows=torch.arange(count),
     )
-    return decoder.forward(batch, decoder.new_cache(1, count))
+    return decoder.forward(batch, decoder.new_cache(1, count, kv_dtype))

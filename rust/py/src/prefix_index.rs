@@ -238,6 +238,30 @@ impl PrefixIndex {
         })
     }
 
+    fn tier_pages<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+    ) -> PyResult<Vec<(Bound<'py, PyBytes>, u32)>> {
+        let pages = lock(&self.shared)?.tier_pages(tier(name)?);
+        let named = pages.iter();
+        Ok(named
+            .map(|(key, slot)| (PyBytes::new(py, key), *slot))
+            .collect())
+    }
+
+    fn fill_tier(&self, name: &str, pages: Vec<(PyBackedBytes, Count<u32>)>) -> PyResult<()> {
+        let tier = tier(name)?;
+        let pages = pages.iter().map(|(key, slot)| {
+            let key = <[u8; 32]>::try_from(&**key);
+            let key = key.map_err(|_| PyValueError::new_err("a page key has 32 bytes"))?;
+            Ok((key, slot.0))
+        });
+        let pages = pages.collect::<PyResult<Vec<_>>>()?;
+        let filled = lock(&self.shared)?.fill_tier(tier, &pages);
+        filled.map_err(value_error)
+    }
+
     #[staticmethod]
     #[pyo3(
         signature = (

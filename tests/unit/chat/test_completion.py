@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from appliance.chat.completion import Completions
 from appliance.chat.events import Delta, TurnDone, TurnStarted
 from appliance.chat.params import ChatLimits, GenerationParams
-from appliance.errors import ContextLengthExceeded, InvalidRequest
+from appliance.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest
 from appliance.prompt.messages import ChatMessage, Role
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import count
@@ -259,3 +260,11 @@ async def cancelled(engine: ScriptedEngine) -> list[int]:
         while not engine.cancelled:
             await asyncio.sleep(0.01)
     return list(engine.cancelled.values())
+
+
+async def test_a_deadline_that_is_over_before_the_engine_is_asked_costs_it_nothing(
+    completions: Completions, engine: ScriptedEngine
+) -> None:
+    with pytest.raises(DeadlineExceeded):
+        await complete(completions, deadline_at=time.perf_counter())
+    assert engine.generated == []

@@ -109,3 +109,40 @@ def test_a_tier_is_loaded_into_another_index() -> None:
 def test_a_number_of_slots_that_cannot_be_is_a_value_error(slots: int) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         _core.PrefixIndex(page_size=4, pages=4, host_slots=slots)
+
+
+def test_a_tier_is_filled_from_what_its_slots_say_and_gives_up_the_first_page_first() -> None:
+    before = offloaded(2, 4)
+    index = _core.PrefixIndex(page_size=4, pages=4, host_slots=2, disk_slots=4)
+    for name in ("host", "disk"):
+        index.fill_tier(name, before.tier_pages(name))
+        assert index.tier_pages(name) == before.tier_pages(name)
+    index.check()
+    keys = _core.page_keys(pack(range(12)), [(ALICE, 12)], 4)
+    first, second, third = (keys[at : at + 32] for at in (0, 32, 64))
+    assert index.tier_pages("host") == [(second, 1), (first, 0)]
+    assert index.tier_pages("disk") == [(third, 0)]
+    assert admit(index, list(range(13))).hit_tokens == 12
+
+
+@pytest.mark.parametrize(
+    ("pages", "reason"),
+    [
+        ([(b"a" * 32, 2)], "is none"),
+        ([(b"a" * 32, 0), (b"b" * 32, 0)], "used twice"),
+        ([(b"a" * 32, 0), (b"a" * 32, 1)], "used twice"),
+        ([(b"a" * 31, 0)], "32 bytes"),
+        ([(b"a" * 32, -1)], "negative"),
+    ],
+)
+def test_a_tier_is_not_filled_with_what_cannot_be(
+    pages: list[tuple[bytes, int]], reason: str
+) -> None:
+    index = _core.PrefixIndex(page_size=4, pages=4, disk_slots=2)
+    with pytest.raises(ValueError, match=reason):
+        index.fill_tier("disk", pages)
+    assert index.tier_pages("disk") == []
+    index.fill_tier("disk", [(b"a" * 32, 1)])
+    with pytest.raises(ValueError, match="pages already"):
+        index.fill_tier("disk", [(b"b" * 32, 0)])
+    index.check()

@@ -8,7 +8,7 @@ import msgspec
 
 from appliance import tokens
 from appliance.engine.sequence import Sequence, State
-from appliance.wire.frames import Generate, Sampling
+from appliance.wire.frames import Generate, Priority, Sampling
 
 
 def request(**changes: object) -> Generate:
@@ -35,11 +35,19 @@ def sequence(
     closing: int = 2,
     state: State = State.RUNNING,
     arrivals_before_end: int | None = None,
+    tenant: bytes = b"",
+    priority: Priority = "interactive",
+    announced: bool = False,
 ) -> Sequence:
     """A sequence without a lease."""
     return Sequence(
         key=(1, str(ordinal)),
-        request=request(request_id=str(ordinal), new_tokens_max=new_tokens_max),
+        request=request(
+            request_id=str(ordinal),
+            new_tokens_max=new_tokens_max,
+            tenant=tenant,
+            priority=priority,
+        ),
         stretches=[(b"n", prompt_tokens)],
         closing=tokens.pack([9] * closing),
         seed=1,
@@ -53,4 +61,5 @@ def sequence(
         computed=computed,
         new_tokens=new_tokens,
         arrivals_before_end=arrivals_before_end,
+        announced=announced,
     )

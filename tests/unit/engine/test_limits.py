@@ -42,3 +42,12 @@ def test_a_context_over_the_models_is_refused_with_both_numbers() -> None:
 def test_a_step_that_cannot_decode_all_that_run_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"15.*16"):
         fit(EngineConfig(step_tokens_max=15, running_max=16))
+
+
+def test_one_tenant_may_fill_three_quarters_of_the_queue_or_what_is_set() -> None:
+    assert fit(EngineConfig(waiting_max=100)).loop.waiting_per_tenant_max == 75
+    limits = fit(EngineConfig(waiting_max=100, waiting_per_tenant_max=100, step_ms_max=80))
+    assert limits.loop.waiting_per_tenant_max == 100
+    assert limits.loop.step_ms_max == 80
+    with pytest.raises(ConfigError, match=r"101.*100"):
+        fit(EngineConfig(waiting_max=100, waiting_per_tenant_max=101))

@@ -31,9 +31,9 @@ def test_an_absent_kv_head_count_means_multi_head_attention() -> None:
 
 
 def test_rope_theta_is_read_from_both_places_it_may_stand_in() -> None:
-    assert parse(rope_theta=5e5).rope_theta == 5e5
+    assert parse(rope_theta=5e5).per_layer[0].rope.theta == 5e5
     inside = {"rope_theta": 7e5, "rope_type": "default"}
-    assert parse(rope_theta=None, rope_parameters=inside).rope_theta == 7e5
+    assert parse(rope_theta=None, rope_parameters=inside).per_layer[0].rope.theta == 7e5
 
 
 def test_an_absent_tie_is_the_familys_default() -> None:
@@ -55,13 +55,28 @@ def test_remote_code_named_by_auto_map_is_ignored() -> None:
     ("fields", "words"),
     [
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+        ({"model_type": ["llama"]}, "model_type ['llama'] is not supported"),
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear' is not supported"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3' is not supported"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "'longrope' are not supported"),
+        ({"rope_scaling": {"type": "mrope"}}, "'mrope' are not supported"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is None"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is None"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 4, "high_freq_factor": 1}},
+            "high_freq_factor 1.0 is not above low_freq_factor 4.0",
+        ),
+        ({"rope_scaling": {"type": "yarn", "truncate": "no"}}, "truncate is 'no'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"rope_scaling": "yarn"}, "rope_scaling is not an object"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "head_dim": 2},
+            "head_dim 2 is too small for dynamic",
+        ),
+        ({"sliding_window": 8}, "sliding_window 8"),
+        ({"attention_bias": "yes"}, "attention_bias is 'yes'"),
+        ({"hidden_act": "quick_gelu"}, "hidden_act 'quick_gelu'"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"num_key_value_heads": 3}, "not a multiple"),
         ({"head_dim": 15}, "head_dim 15 is odd"),

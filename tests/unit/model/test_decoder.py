@@ -17,7 +17,8 @@ from appliance.model.attention import (
     torch_attention,
 )
 from appliance.model.config import read_config
-from appliance.model.decoder import Decoder, load_model
+from appliance.model.decoder import FLOAT_FORM, Decoder, load_model
+from appliance.model.manifest import fingerprint, form_fingerprint
 from appliance.model.weights import load_weights
 from tests.model_fixtures import tiny_model, write_directory, write_tiny_llama
 from tests.unit.model.steps import Piece, step
@@ -133,13 +134,25 @@ def test_half_precision_files_are_widened_to_float32(tmp_path: Path, dtype: torc
 
 
 def test_the_fingerprint_follows_weights_and_config(tmp_path: Path) -> None:
-    def fingerprint(name: str, **fields: Any) -> str:
-        return load_model(write_tiny_llama(tmp_path / name, **fields), "cpu", None).fingerprint
+    def name_of(folder: str, **fields: Any) -> str:
+        return load_model(write_tiny_llama(tmp_path / folder, **fields), "cpu", None).fingerprint
 
-    base = fingerprint("base")
-    assert base == fingerprint("same")
-    assert base != fingerprint("weights", seed=1)
-    assert base != fingerprint("rope", rope_theta=20000.0)
+    base = name_of("base")
+    assert base == name_of("same")
+    assert base != name_of("weights", seed=1)
+    assert base != name_of("rope", rope_theta=20000.0)
+
+
+def test_two_forms_of_one_model_never_share_a_fingerprint(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+    names = [
+        load_model(tmp_path, "cpu", None, form=form).fingerprint
+        for form in (FLOAT_FORM, "weights int8, keys and values float32, no adapter")
+    ]
+    assert len(set(names)) == 2
+    assert load_model(tmp_path, "cpu", None).fingerprint == names[0]
+    assert names[0] == form_fingerprint(fingerprint(tmp_path), FLOAT_FORM)
+    assert names[0] != fingerprint(tmp_path)
 
 
 def test_a_batch_that_does_not_fit_the_cache_is_a_bug_and_is_caught(tmp_path: Path) -> None:

@@ -59,11 +59,29 @@ impl PrefixIndex {
             pages.push((input.array()?, input.u32()?));
         }
         input.end()?;
+        self.fill_tier(tier, &pages)
+    }
+
+    /// The pages of one tier and their slots, those that go first first.
+    pub fn tier_pages(&self, tier: Tier) -> Vec<(PageKey, u32)> {
+        let entries = self.tree.shelf.entries(tier);
+        entries.map(|(key, slot)| (*key, slot)).collect()
+    }
+
+    /// Take pages that are in slots of an empty tier, those that go first first: `load_tier` for slots that
+    /// say themselves what is in them.
+    ///
+    /// On an error the index is unchanged: a slot that there is not, or is given twice, a page that is given
+    /// twice or is already here.
+    pub fn fill_tier(&mut self, tier: Tier, pages: &[(PageKey, u32)]) -> Result<(), LoadError> {
+        if self.tree.shelf.pages(tier) > 0 {
+            return Err(LoadError::TierInUse);
+        }
         let keys: HashSet<&PageKey> = pages.iter().map(|(key, _)| key).collect();
         if self.tree.keys().any(|key| keys.contains(key)) {
             return Err(contradiction("a page is on the device too"));
         }
-        if !self.tree.shelf.load(tier, &pages) {
+        if !self.tree.shelf.load(tier, pages) {
             return Err(contradiction("a slot or a page is used twice, or is none"));
         }
         Ok(())
