@@ -138,7 +138,9 @@ def main() -> None:
             weights / limits.bytes_per_second, weights * tokens / limits.products_per_second
         )
         others = ", ".join(
-            f"{way} {t * 1e6:.0f} us ({t / ours:.2f} of ours)" for way, t in times.items() if way != "ours"
+            f"{way} {t * 1e6:.0f} us ({t / ours:.2f} of ours)"
+            for way, t in times.items()
+            if way != "ours"
         )
         print(
             f"{name} x {tokens}: {ours * 1e6:.0f} us, {weights / ours / 1e9:.1f} GB/s, "

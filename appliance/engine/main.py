@@ -42,7 +42,13 @@ def run(config: Config) -> int:
         available_bytes=available_memory_bytes(),
     )
     set_kernel_threads(limits.threads)
-    decoder = load_model(config.model.path, config.engine.device, limits.threads)
+    decoder = load_model(
+        config.model.path,
+        config.engine.device,
+        limits.threads,
+        weight_dtype=config.engine.weight_dtype,
+        kv_dtype=config.engine.kv_dtype,
+    )
     service = EngineService(
         decoder,
         limits,

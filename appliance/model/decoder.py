@@ -17,12 +17,11 @@ from appliance.model.batch import StepBatch
 from appliance.model.blocks import Block, build_block
 from appliance.model.config import ModelConfig, read_config
 from appliance.model.files import check_model
-from appliance.model.kv_cache import KVCache
+from appliance.model.kv_cache import ELEMENT_TYPES, KVCache, KVDtype
 from appliance.model.manifest import fingerprint, form_fingerprint
 from appliance.model.rotary import rotary_table
+from appliance.model.weight_form import WeightDtype, choose_form
 from appliance.model.weights import Weights, load_weights
-
-FLOAT_FORM = "weights float32, keys and values float32, no adapter"
 
 
 class Decoder:
@@ -114,20 +113,31 @@ def _blocks(config: ModelConfig, weights: Weights) -> list[Block]:
 
 
 def load_model(
-    directory: Path, device: str, threads: int | None, *, form: str = FLOAT_FORM
+    directory: Path,
+    device: str,
+    threads: int | None,
+    *,
+    weight_dtype: WeightDtype = "float32",
+    kv_dtype: KVDtype = "auto",
 ) -> Decoder:
     """Check, read and place a model. `device`: "cpu", "cuda", "cuda:N", or "auto".
 
-    `threads`: CPU threads for torch, None for its default. `form`: what its fingerprint says of element
-    types and adapter beside the files. Raises ModelError.
+    `threads`: CPU threads for torch, None for its default. `kv_dtype`: of the cache it will have; the
+    fingerprint names it beside the form of the weights. Raises ModelError.
     """
     check_model(directory)
     config = read_config(directory)
     target = _device(device)
+    form = choose_form(weight_dtype, target)
     if threads is not None:
         torch.set_num_threads(threads)
-    weights = load_weights(directory, config, target)
-    name = form_fingerprint(fingerprint(directory), form)
+    weights = load_weights(
+        directory, config, target, make_linear=form.make_linear, make_table=form.make_table
+    )
+    elements = str(ELEMENT_TYPES[kv_dtype]).removeprefix("torch.")
+    name = form_fingerprint(
+        fingerprint(directory), f"weights {form.name}, keys and values {elements}, no adapter"
+    )
     return Decoder(config, weights, fingerprint=name, device=target)
 
 

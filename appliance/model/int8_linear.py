@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 import torch
 
 from appliance._core import Int8Matrix
+from appliance.model.stack import Stack
+
+BLOCK_VALUES = 1 << 20
+"""Values that are quantised at once: 4 MiB of float32."""
 
 Activation = Literal["silu", "gelu_tanh", "gelu_erf"]
 
@@ -21,27 +24,18 @@ class Int8Linear:
     __slots__ = ("_matrix",)
 
     def __init__(
-        self,
-        parts: Iterable[torch.Tensor],
-        *,
-        outputs: int,
-        inputs: int,
-        bias: torch.Tensor | None = None,
-        gated: bool = False,
+        self, weight: Stack, bias: torch.Tensor | None = None, *, gated: bool = False
     ) -> None:
-        """Quantise the rows of float32 [some, inputs] `parts`, `outputs` of them in all.
+        """Quantise a matrix [outputs, inputs]; `bias`: float32 [outputs].
 
-        Parts are taken one at a time, so that the float32 matrix is never needed whole. With `gated` the
-        rows are those of the gate, then those of what it is multiplied with. Raises ValueError when
-        the rows are more than `outputs`.
+        A few rows at a time, so that the float32 matrix is never whole in memory. With `gated` the rows
+        are those of the gate, then those of what it is multiplied with.
         """
+        (inputs,), outputs = weight.row, weight.rows
         matrix = Int8Matrix(outputs, inputs, gated=gated)
-        filled = 0
-        for part in parts:
-            rows = _checked(part, inputs)
+        for block in weight.blocks(max(1, BLOCK_VALUES // inputs)):
+            rows = _checked(block, inputs)
             matrix.push_rows(rows.data_ptr(), len(rows))
-            filled += len(rows)
-        assert filled == outputs, f"{filled} rows for {outputs} outputs"
         if bias is not None:
             assert bias.shape == (outputs,)
             values = bias.float().contiguous()

@@ -1,12 +1,11 @@
 """A checkpoint's tensors in memory, as the decoder uses them. Never: names or checks of files.
 
-Files are mapped and copied once into float32 tensors of their own, so a file that changes or shrinks
-later cannot hurt a running engine.
+Files are mapped and copied once into memory of their own, so a file that changes or shrinks later
+cannot hurt a running engine.
 """
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,14 +21,25 @@ from appliance.model.linear import FloatLinear, FloatTable, Linear, Table
 from appliance.model.norm import LayerNorm, NormFunction, RmsNorm
 from appliance.model.safetensors_reader import model_tensors
 from appliance.model.shape import ModelConfig, Norm, QkvOrder
+from appliance.model.stack import Stack
 
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
-MakeLinear: TypeAlias = Callable[[torch.Tensor, torch.Tensor | None], Linear]
-"""(weight [out, in], bias [out] or None), both float32 and the callee's own -> a matrix."""
+MakeLinear: TypeAlias = Callable[[Stack, torch.Tensor | None], Linear]
+"""(weight [out, in], bias, float32 [out] and the callee's own, or None) -> a matrix."""
 
-MakeTable: TypeAlias = Callable[[torch.Tensor], Table]
-"""An embedding, float32 [vocab, hidden], the callee's own -> a table."""
+MakeTable: TypeAlias = Callable[[Stack], Table]
+"""An embedding [vocab, hidden] -> a table."""
+
+
+def float_linear(weight: Stack, bias: torch.Tensor | None) -> Linear:
+    """A `MakeLinear`: float32 on the weight's device."""
+    return FloatLinear(weight.whole(), bias)
+
+
+def float_table(weight: Stack) -> Table:
+    """A `MakeTable`: float32 on the weight's device."""
+    return FloatTable(weight.whole())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +58,18 @@ def load_weights(
     config: ModelConfig,
     device: torch.device,
     *,
-    make_linear: MakeLinear = FloatLinear,
-    make_table: MakeTable = FloatTable,
+    make_linear: MakeLinear = float_linear,
+    make_table: MakeTable = float_table,
 ) -> Weights:
     """Read a directory that passed `check_model`. Raises ModelError for a NaN or infinite weight.
 
-    Layer by layer, so that a smaller form of the weights needs little memory beside it.
+    Matrix by matrix, so that a smaller form of the weights needs little memory beside it.
     """
     loader = _Loader(directory, config, device, make_linear)
     embedding = make_table(loader.outer("embedding.weight"))
     return Weights(
         embedding=embedding,
-        positions=loader.outer("positions.weight") if config.learned_positions else None,
+        positions=loader.outer("positions.weight").whole() if config.learned_positions else None,
         layers=tuple(loader.layer(index) for index in range(config.layers)),
         final_norm=loader.norm("final_norm", None),
         lm_head=embedding
@@ -79,7 +89,7 @@ class _Loader:
         self._device = device
         self._make_linear = make_linear
 
-    def outer(self, role: str) -> torch.Tensor:
+    def outer(self, role: str) -> Stack:
         """A matrix outside the layers."""
         tensor = self._tensor(role, None)
         return self._stack([tensor], tensor.shape[1:])
@@ -87,9 +97,9 @@ class _Loader:
     def norm(self, module: str, index: int | None) -> NormFunction:
         """A norm over the whole width."""
         config = self._config
-        weight = self._stack([self._tensor(f"{module}.weight", index)], ())
+        weight = self._vector([self._tensor(f"{module}.weight", index)])
         if config.norm is Norm.LAYER:
-            bias = self._stack([self._tensor(f"{module}.bias", index)], ())
+            bias = self._vector([self._tensor(f"{module}.bias", index)])
             return LayerNorm(weight, bias, config.norm_eps)
         return self._rms(weight)
 
@@ -151,7 +161,7 @@ class _Loader:
         for module, count in zip(modules, (config.heads, config.kv_heads), strict=False):
             weight = self._tensor(f"{module}.weight", index)
             rows += [weight if layer.rope is None else _pairs(weight, -1)] * count
-        return self._rms(self._stack(rows, ()).view(-1, config.head_dim))
+        return self._rms(self._vector(rows).view(-1, config.head_dim))
 
     def _rms(self, weight: torch.Tensor) -> RmsNorm:
         if self._config.norm is Norm.RMS_OFFSET:
@@ -161,24 +171,18 @@ class _Loader:
     def _linear(
         self, weights: list[torch.Tensor], biases: list[torch.Tensor] | None = None
     ) -> Linear:
-        bias = None if biases is None else self._stack(biases, ())
+        bias = None if biases is None else self._vector(biases)
         return self._make_linear(self._stack(weights, weights[0].shape[-1:]), bias)
 
     def _tensor(self, role: str, layer: int | None) -> torch.Tensor:
         return self._checkpoint.tensor(tensor_name(self._config, role, layer))
 
-    def _stack(self, parts: list[torch.Tensor], width: tuple[int, ...]) -> torch.Tensor:
-        """The rows of all parts, one below the other, in memory of their own; float32, on the device.
+    def _stack(self, parts: list[torch.Tensor], row: tuple[int, ...]) -> Stack:
+        return Stack(parts, row, self._device)
 
-        `width`: the shape of a row. A part may have its rows spread over several leading axes.
-        """
-        counts = [part.numel() // math.prod(width) for part in parts]
-        stacked = torch.empty((sum(counts), *width), dtype=torch.float32)
-        row = 0
-        for part, count in zip(parts, counts, strict=True):
-            stacked[row : row + count].view(part.shape).copy_(part)
-            row += count
-        return stacked.to(self._device)
+    def _vector(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """The values of all parts, float32 on the device."""
+        return self._stack(parts, ()).whole()
 
 
 def _pairs(tensor: torch.Tensor, axis: int) -> torch.Tensor:
@@ -188,7 +192,8 @@ def _pairs(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 class _Checkpoint:
-    """The weight files of a directory, mapped."""
+    """The weight files of a directory, mapped; what was read counts as this process's memory only
+    until the next tensor is asked for."""
 
     def __init__(self, directory: Path, config: ModelConfig) -> None:
         self._entries = model_tensors(directory, config.names)
@@ -196,6 +201,7 @@ class _Checkpoint:
 
     def tensor(self, name: str) -> torch.Tensor:
         """A view into the mapping, in the file's own element type."""
+        self._forget()
         entry = self._entries[name]
         dtype = TORCH_DTYPES[entry.dtype]
         mapped, count = self._maps[entry.file], entry.nbytes // dtype.itemsize
@@ -204,6 +210,11 @@ class _Checkpoint:
         if not flat.sum(dtype=torch.float32).isfinite():
             raise ModelError(f"{entry.file}: {name} holds NaN or infinite values")
         return flat.view(entry.shape)
+
+    def _forget(self) -> None:
+        """Give the pages read so far back to the system; views read them anew."""
+        for mapped in self._maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _map(path: Path) -> mmap.mmap:

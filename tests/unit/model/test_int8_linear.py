@@ -1,4 +1,4 @@
-"""int8 matrices as `Linear`: rows handed over in parts, and against float32."""
+"""int8 matrices as `Linear`: put together from parts, and against float32."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import torch
 from torch.nn.functional import cosine_similarity, linear, rms_norm, silu
 
 from appliance.model.int8_linear import Int8Linear, Int8Table
+from appliance.model.stack import Stack
 
 
 def random(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def stack(*parts: torch.Tensor) -> Stack:
+    return Stack(list(parts), (parts[0].shape[-1],), torch.device("cpu"))
+
+
 def test_parts_and_one_whole_are_the_same_matrix_and_near_float32() -> None:
     weights, bias, x = random(50, 64, seed=1), random(50, seed=2), random(9, 64, seed=3)
-    whole = Int8Linear([weights], outputs=50, inputs=64, bias=bias)
-    parts = Int8Linear(weights.split([1, 30, 19]), outputs=50, inputs=64, bias=bias)
+    whole = Int8Linear(stack(weights), bias)
+    parts = Int8Linear(stack(*weights.split([1, 30, 19])), bias)
     assert torch.equal(whole(x), parts(x))
     near = cosine_similarity(whole(x), linear(x, weights, bias))
     assert near.min() > 0.999
@@ -24,7 +29,7 @@ def test_parts_and_one_whole_are_the_same_matrix_and_near_float32() -> None:
 
 
 def test_it_adds_to_a_residual_in_place() -> None:
-    layer = Int8Linear([random(20, 30, seed=4)], outputs=20, inputs=30)
+    layer = Int8Linear(stack(random(20, 30, seed=4)))
     residual, x = random(3, 20, seed=5), random(3, 30, seed=6)
     expected = residual + layer(x)
     layer.add_to(residual, x)
@@ -32,7 +37,7 @@ def test_it_adds_to_a_residual_in_place() -> None:
 
 
 def test_inputs_that_are_a_view_are_read_as_they_are_seen() -> None:
-    layer = Int8Linear([random(20, 30, seed=7)], outputs=20, inputs=30)
+    layer = Int8Linear(stack(random(20, 30, seed=7)))
     wide = random(5, 70, seed=8)
     assert torch.equal(layer(wide[:, 10:40]), layer(wide[:, 10:40].clone()))
     with pytest.raises(AssertionError):
@@ -41,7 +46,7 @@ def test_inputs_that_are_a_view_are_read_as_they_are_seen() -> None:
 
 def test_a_norm_and_a_gate_are_those_of_torch() -> None:
     weights, weight = random(40, 30, seed=10), random(30, seed=11)
-    layer = Int8Linear([weights], outputs=40, inputs=30, gated=True)
+    layer = Int8Linear(stack(weights), gated=True)
     x = random(6, 30, seed=12)
     normed = rms_norm(x, (30,), weight, 1e-5)
     torch.testing.assert_close(layer.normed(x, weight, 1e-5), layer(normed), rtol=1e-3, atol=2e-3)
@@ -53,17 +58,10 @@ def test_a_norm_and_a_gate_are_those_of_torch() -> None:
 
 def test_a_table_has_rows_and_is_a_head() -> None:
     weights = random(50, 16, seed=13)
-    table = Int8Table([weights], outputs=50, inputs=16)
+    table = Int8Table(stack(weights))
     ids = torch.tensor([49, 0, 0, 17])
     rows = table.rows(ids)
     torch.testing.assert_close(rows, weights[ids], rtol=0.0, atol=0.02)
     torch.testing.assert_close(table(rows), linear(rows, weights), rtol=0.02, atol=0.1)
     with pytest.raises(ValueError, match="token id 50"):
         table.rows(torch.tensor([50]))
-
-
-def test_missing_rows_are_noticed() -> None:
-    with pytest.raises(AssertionError, match="3 rows for 4"):
-        Int8Linear([random(3, 8, seed=14)], outputs=4, inputs=8)
-    with pytest.raises(ValueError, match="5 of 4 rows"):
-        Int8Linear([random(5, 8, seed=15)], outputs=4, inputs=8)
