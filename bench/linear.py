@@ -2,8 +2,8 @@
 
 `python -m bench.linear [THREADS] [SECONDS]`. The shapes are those of SmolLM2-135M. Weights are cold:
 calls go round over more copies than the caches hold (what a model of many layers does). All ways
-alternate, the shortest time counts. torch's `quantized.linear_dynamic` has activations of 7 or 8 bits for the whole
-tensor; `torch._int_mm` gets numbers that are int8 already, and only multiplies them.
+alternate, the shortest time counts. torch's `quantized.linear_dynamic` has activations of 7 or 8 bits
+for the whole tensor; `torch._int_mm` gets numbers that are int8 already, and only multiplies them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.nn.functional import linear
 
 from appliance import _core
 from appliance.model.int8_linear import Int8Linear
+from appliance.model.stack import Stack
 
 SHAPES = {
     "qkv": (960, 576),
@@ -70,9 +71,8 @@ class Copies:
         weights = torch.randn(outputs, inputs)
         self.inputs = inputs
         self.count = max(1, min(COPIES_MAX, COLD_BYTES // weights.numel()))
-        self.ours = [
-            Int8Linear([weights], outputs=outputs, inputs=inputs) for _ in range(self.count)
-        ]
+        stack = Stack([weights], (inputs,), weights.device)
+        self.ours = [Int8Linear(stack) for _ in range(self.count)]
         self.floats = [weights.clone() for _ in range(max(1, self.count // 4))]
         scale = float(weights.abs().max()) / 127
         numbers = torch.quantize_per_tensor(weights, scale, 0, torch.qint8)

@@ -19,7 +19,7 @@ from appliance.model.config import ModelConfig, read_config
 from appliance.model.files import check_model
 from appliance.model.kv_cache import ELEMENT_TYPES, KVCache, KVDtype
 from appliance.model.manifest import fingerprint, form_fingerprint
-from appliance.model.rotary import rotary_table
+from appliance.model.rotary import rotary_table, turn_by
 from appliance.model.weight_form import WeightDtype, choose_form
 from appliance.model.weights import Weights, load_weights
 
@@ -74,12 +74,12 @@ class Decoder:
         weights = self._weights
         attend = self._backend(batch, cache, self.config.heads)
         positions = batch.positions.to(self.device)
-        turns = [None if table is None else table[positions] for table in self._tables]
+        turns = [None if table is None else turn_by(table, positions) for table in self._tables]
         x = self._embed(batch.token_ids.to(self.device), positions)
         for block, rope in self._blocks:
             block(x, turns[rope], attend)
         rows = x[batch.logit_rows.to(self.device)]
-        logits = weights.lm_head(weights.final_norm(rows))
+        logits = weights.lm_head.normed(rows, weights.final_norm)
         cap = self.config.logit_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
@@ -131,9 +131,7 @@ def load_model(
     form = choose_form(weight_dtype, target)
     if threads is not None:
         torch.set_num_threads(threads)
-    weights = load_weights(
-        directory, config, target, make_linear=form.make_linear, make_table=form.make_table
-    )
+    weights = load_weights(directory, config, target, form)
     elements = str(ELEMENT_TYPES[kv_dtype]).removeprefix("torch.")
     name = form_fingerprint(
         fingerprint(directory), f"weights {form.name}, keys and values {elements}, no adapter"

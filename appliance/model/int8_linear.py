@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias, TypeGuard
 
 import torch
 
 from appliance._core import Int8Matrix
+from appliance.model.linear import Gate, PlainGate
+from appliance.model.norm import NormFunction, RmsNorm
+from appliance.model.shape import Activation
 from appliance.model.stack import Stack
 
 BLOCK_VALUES = 1 << 20
 """Values that are quantised at once: 4 MiB of float32."""
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf"]
+GateActivation: TypeAlias = Literal["silu", "gelu_tanh", "gelu_erf"]
+
+GATES: dict[Activation, GateActivation] = {
+    Activation.SILU: "silu",
+    Activation.GELU: "gelu_erf",
+    Activation.GELU_TANH: "gelu_tanh",
+}
+"""The activations that a product of `Int8Matrix` can end with."""
 
 
 class Int8Linear:
@@ -23,24 +33,9 @@ class Int8Linear:
 
     __slots__ = ("_matrix",)
 
-    def __init__(
-        self, weight: Stack, bias: torch.Tensor | None = None, *, gated: bool = False
-    ) -> None:
-        """Quantise a matrix [outputs, inputs]; `bias`: float32 [outputs].
-
-        A few rows at a time, so that the float32 matrix is never whole in memory. With `gated` the rows
-        are those of the gate, then those of what it is multiplied with.
-        """
-        (inputs,), outputs = weight.row, weight.rows
-        matrix = Int8Matrix(outputs, inputs, gated=gated)
-        for block in weight.blocks(max(1, BLOCK_VALUES // inputs)):
-            rows = _checked(block, inputs)
-            matrix.push_rows(rows.data_ptr(), len(rows))
-        if bias is not None:
-            assert bias.shape == (outputs,)
-            values = bias.float().contiguous()
-            matrix.set_bias(values.data_ptr())
-        self._matrix = matrix
+    def __init__(self, weight: Stack, bias: torch.Tensor | None = None) -> None:
+        """Quantise a matrix [outputs, inputs]; `bias`: float32 [outputs]."""
+        self._matrix = _quantised(weight, bias, gated=False)
 
     @property
     def nbytes(self) -> int:
@@ -48,51 +43,64 @@ class Int8Linear:
         return self._matrix.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x W^T + b: float32 [tokens, inputs] -> [tokens, outputs]."""
+        """See `Linear`."""
         x = _checked(x, self._matrix.inputs)
         out = torch.empty(len(x), self._matrix.outputs)
         self._matrix.linear(out.data_ptr(), x.data_ptr(), len(x))
         return out
 
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Linear`; in one call where the norm is one the kernel knows."""
+        if not _is_known(norm, self._matrix.inputs):
+            return self(norm(x))
+        x = _checked(x, self._matrix.inputs)
+        out = torch.empty(len(x), self._matrix.outputs)
+        self._matrix.linear(out.data_ptr(), x.data_ptr(), len(x), norm=_address(norm))
+        return out
+
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
-        """residual += x W^T + b, in place; `residual` is contiguous."""
+        """See `Linear`; `residual` is contiguous."""
         x = _checked(x, self._matrix.inputs)
         _check_place(residual, len(x), self._matrix.outputs)
         self._matrix.add_linear(residual.data_ptr(), x.data_ptr(), len(x))
 
-    def gate(
-        self,
-        x: torch.Tensor,
-        activation: Activation,
-        norm: tuple[torch.Tensor, float] | None = None,
-    ) -> torch.Tensor:
-        """activation(gate) * up of a `gated` matrix, float32 [tokens, outputs / 2].
 
-        `norm`: weight, float32 [inputs], and epsilon of an RMSNorm that x goes through first.
-        """
+class Int8Gate:
+    """A `Gate` in one call: the product, the activation and what it is multiplied with."""
+
+    __slots__ = ("_activation", "_matrix")
+
+    def __init__(
+        self, weight: Stack, bias: torch.Tensor | None, activation: GateActivation
+    ) -> None:
+        """Quantise a matrix: the rows of G, then of U."""
+        self._matrix = _quantised(weight, bias, gated=True)
+        self._activation = activation
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Gate`."""
+        return self._gated(x, None)
+
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Gate`; in one call where the norm is one the kernel knows."""
+        if not _is_known(norm, self._matrix.inputs):
+            return self._gated(norm(x), None)
+        return self._gated(x, _address(norm))
+
+    def _gated(self, x: torch.Tensor, norm: tuple[int, float] | None) -> torch.Tensor:
         x = _checked(x, self._matrix.inputs)
         out = torch.empty(len(x), self._matrix.outputs // 2)
         self._matrix.gate(
-            out.data_ptr(), x.data_ptr(), len(x), activation=activation, norm=self._norm(norm)
+            out.data_ptr(), x.data_ptr(), len(x), activation=self._activation, norm=norm
         )
         return out
 
-    def normed(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """`self(RMSNorm(x))` in one call."""
-        x = _checked(x, self._matrix.inputs)
-        out = torch.empty(len(x), self._matrix.outputs)
-        norm = self._norm((weight, epsilon))
-        self._matrix.linear(out.data_ptr(), x.data_ptr(), len(x), norm=norm)
-        return out
 
-    def _norm(self, norm: tuple[torch.Tensor, float] | None) -> tuple[int, float] | None:
-        if norm is None:
-            return None
-        weight, epsilon = norm
-        assert weight.shape == (self._matrix.inputs,)
-        assert weight.dtype == torch.float32
-        assert weight.is_contiguous()
-        return weight.data_ptr(), epsilon
+def int8_gate(weight: Stack, bias: torch.Tensor | None, activation: Activation) -> Gate:
+    """A `Gate` of int8 weights: the rows of G, then of U."""
+    if activation in GATES:
+        return Int8Gate(weight, bias, GATES[activation])
+    return PlainGate(Int8Linear(weight, bias), activation)
 
 
 class Int8Table(Int8Linear):
@@ -108,6 +116,29 @@ class Int8Table(Int8Linear):
         out = torch.empty(ids.numel(), self._matrix.inputs)
         self._matrix.rows(out.data_ptr(), ids.data_ptr(), ids.numel())
         return out
+
+
+def _quantised(weight: Stack, bias: torch.Tensor | None, *, gated: bool) -> Int8Matrix:
+    """A few rows at a time, so that the float32 matrix is never whole in memory."""
+    (inputs,), outputs = weight.row, weight.rows
+    matrix = Int8Matrix(outputs, inputs, gated=gated)
+    for block in weight.blocks(max(1, BLOCK_VALUES // inputs)):
+        rows = _checked(block, inputs)
+        matrix.push_rows(rows.data_ptr(), len(rows))
+    if bias is not None:
+        assert bias.shape == (outputs,)
+        values = bias.float().contiguous()
+        matrix.set_bias(values.data_ptr())
+    return matrix
+
+
+def _is_known(norm: NormFunction, inputs: int) -> TypeGuard[RmsNorm]:
+    return isinstance(norm, RmsNorm) and norm.weight.shape == (inputs,)
+
+
+def _address(norm: RmsNorm) -> tuple[int, float]:
+    """The kernel's form of a norm; its weight is contiguous float32 by `RmsNorm`."""
+    return norm.weight.data_ptr(), norm.epsilon
 
 
 def _checked(tensor: torch.Tensor, width: int) -> torch.Tensor:

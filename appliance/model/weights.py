@@ -7,39 +7,22 @@ cannot hurt a running engine.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
 from appliance.errors import ModelError
 from appliance.model.blocks import Layer
 from appliance.model.layout import layer_shapes, tensor_name
-from appliance.model.linear import FloatLinear, FloatTable, Linear, Table
+from appliance.model.linear import Linear, Table, Ungated
 from appliance.model.norm import LayerNorm, NormFunction, RmsNorm
 from appliance.model.safetensors_reader import model_tensors
 from appliance.model.shape import ModelConfig, Norm, QkvOrder
 from appliance.model.stack import Stack
+from appliance.model.weight_form import FLOAT32, WeightForm
 
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-MakeLinear: TypeAlias = Callable[[Stack, torch.Tensor | None], Linear]
-"""(weight [out, in], bias, float32 [out] and the callee's own, or None) -> a matrix."""
-
-MakeTable: TypeAlias = Callable[[Stack], Table]
-"""An embedding [vocab, hidden] -> a table."""
-
-
-def float_linear(weight: Stack, bias: torch.Tensor | None) -> Linear:
-    """A `MakeLinear`: float32 on the weight's device."""
-    return FloatLinear(weight.whole(), bias)
-
-
-def float_table(weight: Stack) -> Table:
-    """A `MakeTable`: float32 on the weight's device."""
-    return FloatTable(weight.whole())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +40,14 @@ def load_weights(
     directory: Path,
     config: ModelConfig,
     device: torch.device,
-    *,
-    make_linear: MakeLinear = float_linear,
-    make_table: MakeTable = float_table,
+    form: WeightForm = FLOAT32,
 ) -> Weights:
     """Read a directory that passed `check_model`. Raises ModelError for a NaN or infinite weight.
 
     Matrix by matrix, so that a smaller form of the weights needs little memory beside it.
     """
-    loader = _Loader(directory, config, device, make_linear)
-    embedding = make_table(loader.outer("embedding.weight"))
+    loader = _Loader(directory, config, device, form)
+    embedding = form.make_table(loader.outer("embedding.weight"))
     return Weights(
         embedding=embedding,
         positions=loader.outer("positions.weight").whole() if config.learned_positions else None,
@@ -74,7 +55,7 @@ def load_weights(
         final_norm=loader.norm("final_norm", None),
         lm_head=embedding
         if config.tie_embeddings
-        else make_linear(loader.outer("lm_head.weight"), None),
+        else form.make_linear(loader.outer("lm_head.weight"), None),
     )
 
 
@@ -82,12 +63,12 @@ class _Loader:
     """Puts the tensors of the checkpoint together."""
 
     def __init__(
-        self, directory: Path, config: ModelConfig, device: torch.device, make_linear: MakeLinear
+        self, directory: Path, config: ModelConfig, device: torch.device, form: WeightForm
     ) -> None:
         self._checkpoint = _Checkpoint(directory, config)
         self._config = config
         self._device = device
-        self._make_linear = make_linear
+        self._form = form
 
     def outer(self, role: str) -> Stack:
         """A matrix outside the layers."""
@@ -105,13 +86,14 @@ class _Loader:
 
     def layer(self, index: int) -> Layer:
         """One layer's weights."""
-        config = self._config
+        config, form = self._config, self._form
         roles = layer_shapes(config, config.per_layer[index], index)
 
-        def matrix(*modules: str) -> Linear:
+        def parts(*modules: str) -> tuple[Stack, torch.Tensor | None]:
             kinds = ("weight", "bias") if f"{modules[0]}.bias" in roles else ("weight",)
-            parts = [[self._tensor(f"{m}.{kind}", index) for m in modules] for kind in kinds]
-            return self._linear(*parts)
+            return self._parts(
+                *([self._tensor(f"{m}.{kind}", index) for m in modules] for kind in kinds)
+            )
 
         def norm(module: str) -> NormFunction | None:
             return self.norm(module, index) if f"{module}.weight" in roles else None
@@ -119,13 +101,15 @@ class _Loader:
         kinds = ("weight", "bias") if config.biases.qkv else ("weight",)
         return Layer(
             attention_norm=self.norm("attention_norm", index),
-            qkv=self._linear(*(self._qkv(kind, index) for kind in kinds)),
+            qkv=form.make_linear(*self._parts(*(self._qkv(kind, index) for kind in kinds))),
             head_norm=self._head_norm(index) if "q_norm.weight" in roles else None,
-            output=matrix("output"),
+            output=form.make_linear(*parts("output")),
             post_attention_norm=norm("post_attention_norm"),
             mlp_norm=norm("mlp_norm"),
-            up=matrix("gate", "up") if config.gated else matrix("up"),
-            down=matrix("down"),
+            up=form.make_gate(*parts("gate", "up"), config.activation)
+            if config.gated
+            else Ungated(form.make_linear(*parts("up")), config.activation),
+            down=form.make_linear(*parts("down")),
             post_mlp_norm=norm("post_mlp_norm"),
         )
 
@@ -168,11 +152,11 @@ class _Loader:
             weight += 1.0
         return RmsNorm(weight, self._config.norm_eps)
 
-    def _linear(
+    def _parts(
         self, weights: list[torch.Tensor], biases: list[torch.Tensor] | None = None
-    ) -> Linear:
+    ) -> tuple[Stack, torch.Tensor | None]:
         bias = None if biases is None else self._vector(biases)
-        return self._make_linear(self._stack(weights, weights[0].shape[-1:]), bias)
+        return self._stack(weights, weights[0].shape[-1:]), bias
 
     def _tensor(self, role: str, layer: int | None) -> torch.Tensor:
         return self._checkpoint.tensor(tensor_name(self._config, role, layer))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity, linear, rms_norm, silu
+from torch.nn.functional import cosine_similarity, linear
 
-from appliance.model.int8_linear import Int8Linear, Int8Table
+from appliance.model.int8_linear import Int8Linear, Int8Table, int8_gate
+from appliance.model.linear import PlainGate
+from appliance.model.norm import LayerNorm, RmsNorm
+from appliance.model.shape import Activation
 from appliance.model.stack import Stack
 
 
@@ -45,15 +48,21 @@ def test_inputs_that_are_a_view_are_read_as_they_are_seen() -> None:
 
 
 def test_a_norm_and_a_gate_are_those_of_torch() -> None:
-    weights, weight = random(40, 30, seed=10), random(30, seed=11)
-    layer = Int8Linear(stack(weights), gated=True)
-    x = random(6, 30, seed=12)
-    normed = rms_norm(x, (30,), weight, 1e-5)
-    torch.testing.assert_close(layer.normed(x, weight, 1e-5), layer(normed), rtol=1e-3, atol=2e-3)
-    gate, up = layer(normed).chunk(2, 1)
-    torch.testing.assert_close(
-        layer.gate(x, "silu", (weight, 1e-5)), silu(gate) * up, rtol=1e-3, atol=2e-2
+    weights, bias, x = random(40, 30, seed=10), random(40, seed=17), random(6, 30, seed=12)
+    norms = (
+        RmsNorm(random(30, seed=11), 1e-5),
+        LayerNorm(random(30, seed=11), random(30, seed=16), 1e-5),
     )
+    layer = Int8Linear(stack(weights), bias)
+    for norm in norms:
+        torch.testing.assert_close(layer.normed(x, norm), layer(norm(x)), rtol=1e-3, atol=2e-3)
+    for activation in Activation:
+        gate = int8_gate(stack(weights), bias, activation)
+        plain = PlainGate(layer, activation)
+        torch.testing.assert_close(gate(x), plain(x), rtol=1e-3, atol=2e-2)
+        for norm in norms:
+            expected = plain.normed(x, norm)
+            torch.testing.assert_close(gate.normed(x, norm), expected, rtol=1e-3, atol=2e-2)
 
 
 def test_a_table_has_rows_and_is_a_head() -> None:

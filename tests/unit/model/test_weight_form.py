@@ -35,7 +35,7 @@ def test_auto_is_a_form_that_every_device_has() -> None:
 
 def test_int8_on_a_gpu_is_refused_by_the_name_of_its_setting() -> None:
     assert choose_form("int8", torch.device("cpu")).name == "int8"
-    with pytest.raises(ModelError, match="use engine.weight_dtype auto or float32"):
+    with pytest.raises(ModelError, match=r"use engine\.weight_dtype auto or float32"):
         choose_form("int8", torch.device("cuda"))
 
 
