@@ -7,7 +7,7 @@ __all__ = [
     "Assembled",
     "ChatPieces",
     "ContentRefused",
-    "Int8Matrix",
+    "IntMatrix",
     "Lease",
     "PrefixIndex",
     "PromptTooLong",
@@ -477,14 +477,15 @@ def paged_attention(
     """
 
 @final
-class Int8Matrix:
-    """Weights [outputs, inputs] as int8 with a float32 scale for each output, and what multiplies them.
+class IntMatrix:
+    """Weights [outputs, inputs] as integers with a float32 scale for each output, and their products.
 
-    Rows are symmetric as those of `store_kv`: value = number * scale, scale = largest magnitude / 127.
-    A token's activations become 16-bit numbers with a scale of their own, of as many bits as 32-bit sums
-    over `inputs` can hold (14 and a sign at 1,024 inputs); sums are exact, so a token's results depend
-    neither on the batch nor on the number of threads. A token whose values are not all finite gets NaN in
-    all of its outputs, and touches no other.
+    Rows are symmetric as those of `store_kv`: value = number * scale, scale = largest magnitude / 127,
+    or / 2047 with numbers of 12 bits. A token's activations become 16-bit numbers with a scale of their
+    own, of as many bits as 32-bit sums over `inputs` can hold (14 and a sign at 1,024 inputs); with
+    12 bits the sums are over 128 inputs (13 and a sign), and added in float32, in order. So a token's
+    results depend neither on the batch nor on the number of threads. A token whose values are not all
+    finite gets NaN in all of its outputs, and touches no other.
 
     Arguments that are addresses are those of contiguous tensors, which the caller keeps alive. `norm` is
     (address of the weight, float32 [inputs], epsilon) of an RMSNorm that x goes through first. Every
@@ -492,19 +493,21 @@ class Int8Matrix:
     nothing was written. The GIL is released.
     """
 
-    def __new__(cls, outputs: int, inputs: int, *, gated: bool = False) -> Self:
-        """Room for a matrix of 1 to 2^24 outputs and 1 to 2^17 inputs. When `gated`, its outputs are
-        [gate; up], an even number, and `gate` may be called. Raises ValueError."""
+    def __new__(cls, outputs: int, inputs: int, *, bits: int = 8, gated: bool = False) -> Self:
+        """Room for a matrix of 1 to 2^24 outputs and 1 to 2^17 inputs; `bits`: 8 or 12. When `gated`,
+        its outputs are [gate; up], an even number, and `gate` may be called. Raises ValueError."""
 
     @property
     def outputs(self) -> int: ...
     @property
     def inputs(self) -> int: ...
     @property
+    def bits(self) -> int: ...
+    @property
     def gated(self) -> bool: ...
     @property
     def nbytes(self) -> int:
-        """Memory that it holds: about a byte for each weight."""
+        """Memory that it holds: about 1 or 1.5 bytes for each weight."""
 
     def push_rows(self, rows: int, count: int) -> None:
         """Quantise the next rows, float32 [count, inputs]. A row that is not finite makes its output NaN.

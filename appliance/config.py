@@ -68,7 +68,7 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     """
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
-    weight_dtype: Literal["auto", "float32", "int8"] = "auto"
+    weight_dtype: Literal["auto", "float32", "int12", "int8"] = "auto"
     kv_cache_bytes: PositiveInt = 2 * GIB
     kv_dtype: Literal["auto", "float32", "int8"] = "auto"
     host_cache_bytes: NonNegativeInt = 0

@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import linear
 
 from appliance import _core
-from appliance.model.int8_linear import Int8Linear
+from appliance.model.int_linear import IntLinear
 from appliance.model.stack import Stack
 
 SHAPES = {
@@ -72,7 +72,7 @@ class Copies:
         self.inputs = inputs
         self.count = max(1, min(COPIES_MAX, COLD_BYTES // weights.numel()))
         stack = Stack([weights], (inputs,), weights.device)
-        self.ours = [Int8Linear(stack) for _ in range(self.count)]
+        self.ours = [IntLinear(stack, bits=8) for _ in range(self.count)]
         self.floats = [weights.clone() for _ in range(max(1, self.count // 4))]
         scale = float(weights.abs().max()) / 127
         numbers = torch.quantize_per_tensor(weights, scale, 0, torch.qint8)

@@ -1,4 +1,4 @@
-//! Kernels for the CPU: paged attention and int8 matrices, and what a decoder needs between them.
+//! Kernels for the CPU: paged attention and matrices of integers, and what a decoder needs between them.
 //!
 //! Owns the choice of instructions (`level`, `simd`) and one pool of threads for every kernel. All memory of
 //! tensors is the caller's, reached through addresses; every length, id and slot is checked before

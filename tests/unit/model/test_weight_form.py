@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,17 +27,19 @@ print(1024 * (kib("VmHWM") - before))
 """
 
 
-def test_auto_is_a_form_that_every_device_has() -> None:
-    for device in ("cpu", "cuda"):
-        assert choose_form("auto", torch.device(device)) is choose_form(
-            "float32", torch.device(device)
-        )
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def test_int8_on_a_gpu_is_refused_by_the_name_of_its_setting() -> None:
-    assert choose_form("int8", torch.device("cpu")).name == "int8"
+def test_auto_is_twelve_bits_on_a_cpu_and_float32_elsewhere() -> None:
+    assert choose_form("auto", CPU) is choose_form("int12", CPU)
+    assert choose_form("auto", GPU) is choose_form("float32", GPU)
+
+
+@pytest.mark.parametrize("weight_dtype", ["int12", "int8"])
+def test_integers_on_a_gpu_are_refused_by_the_name_of_the_setting(weight_dtype: Any) -> None:
+    assert choose_form(weight_dtype, CPU).name == weight_dtype
     with pytest.raises(ModelError, match=r"use engine\.weight_dtype auto or float32"):
-        choose_form("int8", torch.device("cuda"))
+        choose_form(weight_dtype, GPU)
 
 
 def test_loading_takes_the_memory_of_the_form_and_little_beside_it(tmp_path: Path) -> None:
@@ -50,4 +53,5 @@ def test_loading_takes_the_memory_of_the_form_and_little_beside_it(tmp_path: Pat
 
     beside = 30 << 20
     assert peak_bytes("float32") < 4 * numbers + beside
+    assert peak_bytes("int12") < 1.6 * numbers + beside
     assert peak_bytes("int8") < 1.1 * numbers + beside

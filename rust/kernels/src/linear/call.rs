@@ -5,14 +5,15 @@
 
 use super::activation::Activation;
 use super::finish::Finish;
-use super::kernel::{self, Portable, Sums, TOKENS_MAX};
-use super::matrix::{LANES, Layout, Matrix, MatrixError, check_address, check_tokens};
+use super::kernel::{self, Portable, Sums, TOKENS_MAX, WideLine};
+use super::matrix::{LANES, Layout, Matrix, MatrixError, Width, check_address, check_tokens};
 use super::tokens::Tokens;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512, Vnni};
 use crate::level::IntLevel;
 use crate::norm::Norm;
 use crate::pool::{self, Work};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Bytes of activations of a block of tokens: they stay in a core's own cache while panels pass by.
@@ -85,7 +86,7 @@ pub(super) unsafe fn linear_at(
         return Ok(());
     }
     // SAFETY: the caller's promise.
-    let tokens = unsafe { Tokens::new(input, matrix.inputs(), 2 * matrix.pairs(), level) };
+    let tokens = unsafe { Tokens::new(input, matrix, level) };
     let plan = Plan::new(matrix, input.tokens, pool::threads());
     let product = Product {
         matrix: Arc::clone(matrix),
@@ -209,6 +210,11 @@ unsafe fn run_vnni(product: &Product, i: usize) {
     unsafe { run::<Vnni>(product, i) }
 }
 
+thread_local! {
+    /// A panel of 16-bit numbers.
+    static WIDE: RefCell<Vec<WideLine>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Some panels against a block of tokens.
 #[inline(always)]
 unsafe fn run<S: Sums>(product: &Product, item: usize) {
@@ -219,26 +225,39 @@ unsafe fn run<S: Sums>(product: &Product, item: usize) {
     // As few groups as can be, of about the same size: a group reads the panel once.
     let groups = (end - start).div_ceil(S::TOKENS).max(1);
     let panels = column * plan.panels..matrix.panels().min((column + 1) * plan.panels);
-    let mut sums = [[0; LANES]; TOKENS_MAX];
-    for panel in panels {
-        let finish = Finish::new(matrix, product.output, panel);
-        let weights = matrix.panel(panel);
-        for group in 0..groups {
-            let at = |group: usize| start + (end - start) * group / groups;
-            let (first, count) = (at(group), at(group + 1) - at(group));
-            // SAFETY: the panel and the tokens have `pairs` pairs; the output is good, by the call.
-            unsafe {
-                kernel::dots::<S>(
-                    weights,
-                    tokens.from(first),
-                    matrix.pairs(),
-                    count,
-                    &mut sums,
-                );
-                for (token, sums) in (first..).zip(&sums[..count]) {
-                    finish.token(token, sums, tokens.scale(token));
+    // Widened once for all groups, and where that takes more than one instruction.
+    let widen = groups > 1 || matrix.width() == Width::Twelve;
+    let (pairs, sum_pairs) = (matrix.pairs(), matrix.width().sum_pairs());
+    let mut sums = [[0.0; LANES]; TOKENS_MAX];
+    WIDE.with_borrow_mut(|wide| {
+        if widen {
+            wide.resize(pairs, WideLine::ZERO);
+        }
+        for panel in panels {
+            let finish = Finish::new(matrix, product.output, panel);
+            let numbers = matrix.panel(panel);
+            if widen {
+                // SAFETY: the panel has `pairs` pairs, as `wide` has.
+                unsafe { kernel::widen::<S>(numbers, matrix.low(panel), wide) };
+            }
+            for group in 0..groups {
+                let at = |group: usize| start + (end - start) * group / groups;
+                let (first, count) = (at(group), at(group + 1) - at(group));
+                let x = tokens.from(first);
+                let sums = &mut sums[..count];
+                // SAFETY: the panel and the tokens have `pairs` pairs; the output is good, by the call.
+                unsafe {
+                    if widen {
+                        let numbers = wide.as_ptr().cast::<i16>();
+                        kernel::dots::<S, i16>(numbers, x, (pairs, sum_pairs), sums);
+                    } else {
+                        kernel::dots::<S, i8>(numbers, x, (pairs, sum_pairs), sums);
+                    }
+                    for (token, sums) in (first..).zip(&*sums) {
+                        finish.token(token, sums, tokens.scale(token));
+                    }
                 }
             }
         }
-    }
+    });
 }

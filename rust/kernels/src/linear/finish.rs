@@ -1,6 +1,6 @@
 //! What becomes of a panel's sums: stored, added, or gated.
 //!
-//! Owns the way from integers to float32 and the places in the output.
+//! Owns the scales and the places in the output.
 
 use super::activation::{Activation, WIDTH};
 use super::call::Output;
@@ -33,9 +33,8 @@ impl<'a> Finish<'a> {
     /// # Safety
     /// The output is good for the token, and no other thread uses these values of it.
     #[inline(always)]
-    pub unsafe fn token(&self, token: usize, sums: &[i32; LANES], token_scale: f32) {
-        let y: [f32; LANES] =
-            from_fn(|i| sums[i] as f32 * self.scales[i] * token_scale + self.bias[i]);
+    pub unsafe fn token(&self, token: usize, sums: &[f32; LANES], token_scale: f32) {
+        let y: [f32; LANES] = from_fn(|i| sums[i] * self.scales[i] * token_scale + self.bias[i]);
         // SAFETY: a run lies inside of the outputs.
         unsafe {
             match self.output {

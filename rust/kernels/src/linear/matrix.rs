@@ -1,9 +1,9 @@
-//! A packed int8 matrix [outputs, inputs] with a scale, and if wanted a bias, for each output.
+//! A packed matrix of integers [outputs, inputs] with a scale, and if wanted a bias, for each output.
 //!
 //! Owns the order in memory and the filling, a part of the rows at a time; multiplies nothing.
 
 use crate::address;
-use crate::quantise::quantise;
+use crate::quantise::quantise_to;
 use std::ptr::with_exposed_provenance;
 use thiserror::Error;
 
@@ -76,6 +76,33 @@ pub enum Layout {
     Gated,
 }
 
+/// How many bits a number has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// A byte for each number.
+    Eight,
+    /// A byte for the high bits of each number, and half a byte.
+    Twelve,
+}
+
+impl Width {
+    /// The largest number; the smallest is its negative.
+    pub(super) fn most(self) -> i16 {
+        match self {
+            Self::Eight => 127,
+            Self::Twelve => 2047,
+        }
+    }
+
+    /// Pairs of inputs that are summed as integers; the sums of more are added as float32.
+    pub(super) fn sum_pairs(self) -> usize {
+        match self {
+            Self::Eight => INPUTS_MAX / 2,
+            Self::Twelve => 64,
+        }
+    }
+}
+
 /// A cache line of numbers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -92,13 +119,18 @@ pub(super) struct Run {
     pub count: usize,
 }
 
-/// An int8 matrix. Numbers lie as [panels][pairs of inputs][LANES outputs][2].
+/// A matrix of integers. Numbers lie as [panels][pairs of inputs][LANES outputs][2].
 #[derive(Debug)]
 pub struct Matrix {
     inputs: usize,
     outputs: usize,
     layout: Layout,
+    width: Width,
+    /// The numbers, or their high 8 bits.
     numbers: Vec<Line>,
+    /// The low 4 bits of twelve, [panels][pairs][16]: a byte has those of the number in its place, and
+    /// above them those of the 16th after it.
+    low: Vec<Line>,
     /// [panels * LANES] in the order of lanes; zero where there is no output.
     scales: Vec<f32>,
     /// [panels * LANES], zero without a bias.
@@ -111,7 +143,12 @@ impl Matrix {
     ///
     /// # Errors
     /// `Shape` unless inputs are 1 to 2^17 and outputs 1 to 2^24, an even number when the layout is `Gated`.
-    pub fn new(outputs: usize, inputs: usize, layout: Layout) -> Result<Self, MatrixError> {
+    pub fn new(
+        outputs: usize,
+        inputs: usize,
+        layout: Layout,
+        width: Width,
+    ) -> Result<Self, MatrixError> {
         if !(1..=INPUTS_MAX).contains(&inputs) {
             return Err(MatrixError::Shape("inputs are 1 to 131072"));
         }
@@ -132,7 +169,12 @@ impl Matrix {
             inputs,
             outputs,
             layout,
+            width,
             numbers: vec![Line([0; 64]); lines],
+            low: match width {
+                Width::Eight => Vec::new(),
+                Width::Twelve => vec![Line([0; 64]); lines / 2],
+            },
             scales: vec![0.0; panels * LANES],
             bias: vec![0.0; panels * LANES],
             filled: 0,
@@ -154,9 +196,15 @@ impl Matrix {
         self.layout
     }
 
+    /// How many bits a number has.
+    pub fn width(&self) -> Width {
+        self.width
+    }
+
     /// Bytes of memory that it holds.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.numbers) + size_of_val(&*self.scales) + size_of_val(&*self.bias)
+        let lines = size_of_val(&*self.numbers) + size_of_val(&*self.low);
+        lines + size_of_val(&*self.scales) + size_of_val(&*self.bias)
     }
 
     /// Quantises the next `rows` rows, float32 [rows, inputs].
@@ -178,17 +226,30 @@ impl Matrix {
             let from = with_exposed_provenance::<f32>(address).wrapping_add(row * self.inputs);
             // SAFETY: `rows` rows of `inputs` values, by the caller.
             let values = unsafe { std::slice::from_raw_parts(from, self.inputs) };
-            let scale = quantise(values, &mut numbers);
-            let (panel, lane) = self.place(self.filled);
-            self.scales[panel * LANES + lane] = scale;
-            let start = panel * self.panel_bytes();
-            for (i, number) in numbers.iter().enumerate() {
-                let at = start + i / 2 * 2 * LANES + lane * 2 + i % 2;
-                self.numbers[at / 64].0[at % 64] = *number;
-            }
+            let scale = quantise_to(self.width.most(), values, &mut numbers);
+            let place = self.place(self.filled);
+            self.scales[place.0 * LANES + place.1] = scale;
+            self.put(place, &numbers);
             self.filled += 1;
         }
         Ok(())
+    }
+
+    /// Writes the numbers of a row, which were zero.
+    fn put(&mut self, (panel, lane): (usize, usize), numbers: &[i16]) {
+        let start = panel * self.panel_bytes();
+        for (i, number) in numbers.iter().enumerate() {
+            let at = start + i / 2 * 2 * LANES + lane * 2 + i % 2;
+            let high = &mut self.numbers[at / 64].0[at % 64];
+            match self.width {
+                Width::Eight => *high = *number as i8,
+                Width::Twelve => {
+                    *high = (number >> 4) as i8;
+                    let (at, shift) = low_place(at);
+                    self.low[at / 64].0[at % 64] |= ((number & 15) as i8) << shift;
+                }
+            }
+        }
     }
 
     /// Sets the bias, float32 [outputs].
@@ -267,7 +328,7 @@ impl Matrix {
         self.pairs() * 2 * LANES
     }
 
-    /// The numbers of a panel: `panel_bytes` of them.
+    /// The numbers of a panel, or their high bits: `panel_bytes` of them.
     pub(super) fn panel(&self, panel: usize) -> *const i8 {
         let lines = self.panel_bytes() / 64;
         self.numbers[panel * lines..(panel + 1) * lines]
@@ -275,10 +336,24 @@ impl Matrix {
             .cast()
     }
 
+    /// The low bits of a panel of twelve: half as many bytes.
+    pub(super) fn low(&self, panel: usize) -> Option<*const u8> {
+        let lines = self.panel_bytes() / 128;
+        let low = self.low.get(panel * lines..(panel + 1) * lines)?;
+        Some(low.as_ptr().cast())
+    }
+
     /// The number at a lane of a panel for an input.
-    pub(super) fn number(&self, (panel, lane): (usize, usize), input: usize) -> i8 {
+    pub(super) fn number(&self, (panel, lane): (usize, usize), input: usize) -> i16 {
         let at = panel * self.panel_bytes() + input / 2 * 2 * LANES + lane * 2 + input % 2;
-        self.numbers[at / 64].0[at % 64]
+        let high = i16::from(self.numbers[at / 64].0[at % 64]);
+        match self.width {
+            Width::Eight => high,
+            Width::Twelve => {
+                let (at, shift) = low_place(at);
+                (high << 4) | (i16::from(self.low[at / 64].0[at % 64]) >> shift & 15)
+            }
+        }
     }
 
     /// The scales of a panel's lanes.
@@ -290,4 +365,10 @@ impl Matrix {
     pub(super) fn bias(&self, panel: usize) -> &[f32; LANES] {
         &self.bias.as_chunks().0[panel]
     }
+}
+
+/// The byte and the shift of the low bits of the number at a place.
+fn low_place(at: usize) -> (usize, usize) {
+    let (pair, number) = (at / (2 * LANES), at % (2 * LANES));
+    (pair * LANES + number % LANES, number / LANES * 4)
 }

@@ -1,21 +1,17 @@
 //! Activations as 16-bit numbers with a scale for each token.
 //!
 //! Owns the rounding, and the norm in front of it. The numbers have as many bits as the i32 sums can hold:
-//! 127 * most * inputs < 2^31, that is 14 bits and a sign at 1,024 inputs and 9 at 24,576.
+//! 127 * most * inputs < 2^31, that is 14 bits and a sign at 1,024 inputs and 9 at 24,576; with weights of
+//! 12 bits 2047 * most * 128 < 2^31, that is 13 bits and a sign, since such a sum has at most 128 inputs.
 
 use super::call::Input;
-use super::matrix::INPUTS_MAX;
+use super::matrix::{INPUTS_MAX, Matrix, Width};
 use crate::level::IntLevel;
 use crate::norm;
 use crate::pool::{self, Work};
+use crate::quantise::{NOT_FINITE, ROUND};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
-
-/// 1.5 * 2^23: adding it to |x| < 2^22 leaves round(x), ties to even, in the low bits of the sum.
-const ROUND: f32 = 12_582_912.0;
-
-/// Bits of float32 without the sign: from these on a value is infinite or NaN.
-const NOT_FINITE: u32 = 0x7f80_0000;
 
 /// Values of an item of the sharing.
 const ITEM_VALUES: usize = 32 << 10;
@@ -33,8 +29,9 @@ pub(super) struct Tokens {
 
 impl Tokens {
     /// # Safety
-    /// x is good for [tokens, inputs], and the weights of the norm for [inputs].
-    pub unsafe fn new(input: Input, inputs: usize, width: usize, level: IntLevel) -> Self {
+    /// x is good for [tokens, inputs] of the matrix, and the weights of the norm for [inputs].
+    pub unsafe fn new(input: Input, matrix: &Matrix, level: IntLevel) -> Self {
+        let (inputs, width) = (matrix.inputs(), 2 * matrix.pairs());
         let mut tokens = Self {
             numbers: vec![0; input.tokens * width],
             scales: vec![0.0; input.tokens],
@@ -44,6 +41,7 @@ impl Tokens {
             input,
             inputs,
             width,
+            most: most(inputs, matrix.width()),
             tokens_each: (ITEM_VALUES / inputs).max(1),
             numbers: tokens.numbers.as_mut_ptr().expose_provenance(),
             scales: tokens.scales.as_mut_ptr().expose_provenance(),
@@ -71,17 +69,18 @@ impl Tokens {
     }
 }
 
-/// The largest number of an activation, so that no sum over `inputs` products with weights of at most
-/// 127 overflows.
-fn most(inputs: usize) -> f32 {
+/// The largest number of an activation, so that no sum of products with weights overflows.
+fn most(inputs: usize, width: Width) -> f32 {
     const { assert!(i32::MAX as usize / (127 * INPUTS_MAX) >= 127) };
-    (i32::MAX as usize / (127 * inputs)).min(i16::MAX as usize) as f32
+    let summed = inputs.min(2 * width.sum_pairs());
+    (i32::MAX as usize / (width.most() as usize * summed)).min(i16::MAX as usize) as f32
 }
 
 struct Quantise {
     input: Input,
     inputs: usize,
     width: usize,
+    most: f32,
     tokens_each: usize,
     numbers: usize,
     scales: usize,
@@ -120,20 +119,19 @@ unsafe fn quantise(work: &Quantise, item: usize) {
     let x = with_exposed_provenance::<f32>(work.input.x);
     let numbers = with_exposed_provenance_mut::<i16>(work.numbers);
     let scales = with_exposed_provenance_mut::<f32>(work.scales);
-    let most = most(work.inputs);
     for token in first..end {
         // SAFETY: rows of the shapes above.
         unsafe {
             let row = std::slice::from_raw_parts(x.add(token * work.inputs), work.inputs);
             let to = std::slice::from_raw_parts_mut(numbers.add(token * work.width), work.inputs);
             *scales.add(token) = match work.input.norm {
-                None => quantise_row(row.iter().copied(), most, to),
+                None => quantise_row(row.iter().copied(), work.most, to),
                 Some(norm) => {
                     let weight = with_exposed_provenance::<f32>(norm.weight);
                     let weight = std::slice::from_raw_parts(weight, work.inputs);
                     let factor = norm::factor(row, norm.epsilon);
                     let values = row.iter().zip(weight).map(|(x, w)| x * factor * w);
-                    quantise_row(values, most, to)
+                    quantise_row(values, work.most, to)
                 }
             };
         }

@@ -35,6 +35,40 @@ impl Sums for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn join(high: *const i8, low: *const u8) -> Self::Weights {
+        // SAFETY: see the module.
+        unsafe {
+            let low = _mm256_cvtepu8_epi16(_mm_loadu_si128(low.cast()));
+            let low = [
+                _mm256_and_si256(low, _mm256_set1_epi16(15)),
+                _mm256_srli_epi16::<4>(low),
+            ];
+            let high = Self::widen(high).map(|high| _mm256_slli_epi16::<4>(high));
+            [
+                _mm256_or_si256(high[0], low[0]),
+                _mm256_or_si256(high[1], low[1]),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const i16) -> Self::Weights {
+        // SAFETY: see the module.
+        unsafe {
+            [
+                _mm256_loadu_si256(p.cast()),
+                _mm256_loadu_si256(p.add(16).cast()),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn keep(weights: Self::Weights, p: *mut i16) {
+        // SAFETY: see the module.
+        unsafe {
+            _mm256_storeu_si256(p.cast(), weights[0]);
+            _mm256_storeu_si256(p.add(16).cast(), weights[1]);
+        }
+    }
+    #[inline(always)]
     unsafe fn add_products(self, weights: Self::Weights, p: *const i16) -> Self {
         // SAFETY: see the module.
         unsafe {
@@ -55,9 +89,9 @@ impl Sums for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const i8) {
+    unsafe fn prefetch<T>(p: *const T) {
         // SAFETY: see the module.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
 }
 
@@ -87,6 +121,29 @@ macro_rules! sums_of_512_bits {
                 unsafe { _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast())) }
             }
             #[inline(always)]
+            unsafe fn join(high: *const i8, low: *const u8) -> Self::Weights {
+                // SAFETY: see the module.
+                unsafe {
+                    let low = _mm256_cvtepu8_epi16(_mm_loadu_si128(low.cast()));
+                    let first = _mm256_and_si256(low, _mm256_set1_epi16(15));
+                    let low = _mm512_inserti64x4::<1>(
+                        _mm512_castsi256_si512(first),
+                        _mm256_srli_epi16::<4>(low),
+                    );
+                    _mm512_or_si512(_mm512_slli_epi16::<4>(Self::widen(high)), low)
+                }
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const i16) -> Self::Weights {
+                // SAFETY: see the module.
+                unsafe { _mm512_loadu_si512(p.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn keep(weights: Self::Weights, p: *mut i16) {
+                // SAFETY: see the module.
+                unsafe { _mm512_storeu_si512(p.cast(), weights) };
+            }
+            #[inline(always)]
             unsafe fn add_products(self, weights: Self::Weights, p: *const i16) -> Self {
                 // SAFETY: see the module.
                 unsafe {
@@ -101,9 +158,9 @@ macro_rules! sums_of_512_bits {
                 unsafe { _mm512_storeu_si512(p.cast(), self.0) };
             }
             #[inline(always)]
-            unsafe fn prefetch(p: *const i8) {
+            unsafe fn prefetch<T>(p: *const T) {
                 // SAFETY: see the module.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(p) };
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
             }
         }
     };

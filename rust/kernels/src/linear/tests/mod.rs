@@ -1,7 +1,7 @@
 //! Products against exact integers, at every instruction level this CPU has.
 
 use super::call::linear_at;
-use super::{Activation, Input, Layout, Matrix, MatrixError, Output, linear, rows};
+use super::{Activation, Input, Layout, Matrix, MatrixError, Output, Width, linear, rows};
 use crate::level::IntLevel;
 use crate::norm::{Norm, rms_norm};
 use crate::rotary::{Rotary, rotate};
@@ -26,16 +26,25 @@ fn place<T>(values: &mut [T]) -> usize {
     values.as_mut_ptr().expose_provenance()
 }
 
-/// A matrix that is exactly its float32 weights: integers, the largest of each row 127.
-fn matrix(seed: u32, outputs: usize, inputs: usize, layout: Layout) -> (Arc<Matrix>, Vec<f32>) {
+const WIDTHS: [Width; 2] = [Width::Eight, Width::Twelve];
+
+/// A matrix that is exactly its float32 weights: integers, the largest of each row the largest there is.
+fn matrix(
+    seed: u32,
+    outputs: usize,
+    inputs: usize,
+    layout: Layout,
+    width: Width,
+) -> (Arc<Matrix>, Vec<f32>) {
     let mut weights: Vec<f32> = values(seed, outputs * inputs);
+    let most = f32::from(width.most());
     for row in weights.chunks_mut(inputs) {
         for x in row.iter_mut() {
-            *x = (*x * 120.0).round();
+            *x = (*x * most).round();
         }
-        row[0] = 127.0;
+        row[0] = most;
     }
-    let mut matrix = Matrix::new(outputs, inputs, layout).expect("a good shape");
+    let mut matrix = Matrix::new(outputs, inputs, layout, width).expect("a good shape");
     // SAFETY: the vector has the rows.
     unsafe { matrix.push_rows(outputs, address(&weights)) }.expect("rows that fit");
     (Arc::new(matrix), weights)
@@ -63,21 +72,30 @@ fn run(level: IntLevel, matrix: &Arc<Matrix>, x: &[f32]) -> Vec<f32> {
 }
 
 /// Every level against float64; all give the same bits.
-fn check(seed: u32, (outputs, inputs, tokens): (usize, usize, usize), layout: Layout) {
-    let (matrix, weights) = matrix(seed, outputs, inputs, layout);
+fn check(
+    seed: u32,
+    (outputs, inputs, tokens): (usize, usize, usize),
+    layout: Layout,
+    width: Width,
+) {
+    let (matrix, weights) = matrix(seed, outputs, inputs, layout, width);
     let x = values(!seed, tokens * inputs);
     let first = run(IntLevel::Portable, &matrix, &x);
     for level in levels() {
         assert_eq!(run(level, &matrix, &x), first, "{level:?}");
     }
-    let most = (i32::MAX as usize / (127 * inputs)).min(i16::MAX as usize) as f64;
+    let summed = match width {
+        Width::Eight => 127 * inputs,
+        Width::Twelve => 2047 * inputs.min(128),
+    };
+    let most = (i32::MAX as usize / summed).min(i16::MAX as usize) as f64;
     for (token, x) in x.chunks(inputs).enumerate() {
         let largest = x.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
         for (output, w) in weights.chunks(inputs).enumerate() {
             let products = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
             let exact: f64 = products.sum();
             let sizes: f64 = w.iter().map(|w| f64::from(w.abs())).sum();
-            let room = 0.51 * f64::from(largest) / most * sizes + 1e-6 * exact.abs();
+            let room = (0.51 / most + 1e-7) * f64::from(largest) * sizes + 1e-6 * exact.abs();
             let got = f64::from(first[token * outputs + output]);
             assert!((got - exact).abs() <= room, "{got} is not {exact}");
         }
@@ -86,23 +104,25 @@ fn check(seed: u32, (outputs, inputs, tokens): (usize, usize, usize), layout: La
 
 #[test]
 fn every_level_equals_the_reference_and_each_other() {
-    for shape in [
-        (1, 1, 1),
-        (16, 8, 12),
-        (17, 9, 13),
-        (33, 577, 5),
-        (3, 8192, 2),
-    ] {
-        check(1, shape, Layout::Plain);
-    }
-    for outputs in [2, 14, 16, 18, 34] {
-        check(2, (outputs, 31, 7), Layout::Gated);
+    for width in WIDTHS {
+        for shape in [
+            (1, 1, 1),
+            (16, 8, 12),
+            (17, 9, 13),
+            (33, 577, 5),
+            (3, 8192, 2),
+        ] {
+            check(1, shape, Layout::Plain, width);
+        }
+        for outputs in [2, 14, 16, 18, 34] {
+            check(2, (outputs, 31, 7), Layout::Gated, width);
+        }
     }
 }
 
 #[test]
 fn a_token_that_is_not_finite_is_nan_alone_at_every_level() {
-    let (matrix, _) = matrix(3, 20, 40, Layout::Plain);
+    let (matrix, _) = matrix(3, 20, 40, Layout::Plain, Width::Eight);
     let good = values(4, 7 * 40);
     for level in levels() {
         let expected = run(level, &matrix, &good);
@@ -119,7 +139,7 @@ fn a_token_that_is_not_finite_is_nan_alone_at_every_level() {
 
 #[test]
 fn a_gate_equals_its_formula_at_every_level() {
-    let (matrix, _) = matrix(5, 2 * 13, 30, Layout::Gated);
+    let (matrix, _) = matrix(5, 2 * 13, 30, Layout::Gated, Width::Eight);
     let x: Vec<f32> = values(6, 5 * 30).iter().map(|x| x / 200.0).collect();
     for level in levels() {
         let both = run(level, &matrix, &x);
@@ -139,7 +159,7 @@ fn a_gate_equals_its_formula_at_every_level() {
 
 #[test]
 fn a_norm_in_front_is_the_norm_alone() {
-    let (matrix, _) = matrix(7, 9, 50, Layout::Plain);
+    let (matrix, _) = matrix(7, 9, 50, Layout::Plain, Width::Twelve);
     let (x, weight) = (values(8, 3 * 50), values(9, 50));
     let norm = Norm {
         weight: address(&weight),
@@ -163,24 +183,26 @@ fn a_norm_in_front_is_the_norm_alone() {
 
 #[test]
 fn rows_are_the_weights_and_unknown_ids_are_refused() {
-    let (matrix, weights) = matrix(10, 6, 5, Layout::Gated);
-    let mut out = [0.0; 10];
-    let mut read = |ids: [i64; 2]| {
-        // SAFETY: arrays of these shapes.
-        let done = unsafe { rows(&matrix, place(&mut out), address(&ids), 2) };
-        done.map(|()| out)
-    };
-    let got = read([5, 2]).expect("good ids");
-    assert_eq!(got[..5], weights[25..30]);
-    assert_eq!(got[5..], weights[10..15]);
-    for number in [-1, 6, i64::MIN] {
-        let (name, limit) = ("token id", 6);
-        let expected = MatrixError::Number {
-            name,
-            number,
-            limit,
+    for width in WIDTHS {
+        let (matrix, weights) = matrix(10, 6, 5, Layout::Gated, width);
+        let mut out = [0.0; 10];
+        let mut read = |ids: [i64; 2]| {
+            // SAFETY: arrays of these shapes.
+            let done = unsafe { rows(&matrix, place(&mut out), address(&ids), 2) };
+            done.map(|()| out)
         };
-        assert_eq!(read([0, number]), Err(expected));
+        let got = read([5, 2]).expect("good ids");
+        assert_eq!(got[..5], weights[25..30]);
+        assert_eq!(got[5..], weights[10..15]);
+        for number in [-1, 6, i64::MIN] {
+            let (name, limit) = ("token id", 6);
+            let expected = MatrixError::Number {
+                name,
+                number,
+                limit,
+            };
+            assert_eq!(read([0, number]), Err(expected));
+        }
     }
 }
 
@@ -223,10 +245,12 @@ proptest! {
         inputs in prop_oneof![1..20_usize, 1..700_usize],
         tokens in prop_oneof![1..3_usize, 1..40_usize],
         gated: bool,
+        twelve: bool,
         seed: u32,
     ) {
         let layout = if gated { Layout::Gated } else { Layout::Plain };
         let outputs = if gated { 2 * half } else { half };
-        check(seed, (outputs, inputs, tokens), layout);
+        let width = if twelve { Width::Twelve } else { Width::Eight };
+        check(seed, (outputs, inputs, tokens), layout, width);
     }
 }

@@ -1,4 +1,4 @@
-"""int8 matrices of the CPU kernels: against float64, and on input that does not fit."""
+"""Matrices of integers of the CPU kernels: against float64, and on input that does not fit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ SHAPES = [
     (outputs, inputs) for outputs in (1, 2, 15, 16, 17, 97) for inputs in (1, 2, 7, 8, 9, 131, 1536)
 ] + [(5, 8192), (3, 24_576), (960, 576)]
 
+BITS = [8, 12]
+
 ACTIVATIONS = {
     "silu": silu,
     "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
@@ -28,9 +30,13 @@ def random(*shape: int, seed: int) -> torch.Tensor:
 
 
 def matrix_of(
-    weights: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False
-) -> _core.Int8Matrix:
-    matrix = _core.Int8Matrix(*weights.shape, gated=gated)
+    weights: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    bits: int = 8,
+    gated: bool = False,
+) -> _core.IntMatrix:
+    matrix = _core.IntMatrix(*weights.shape, bits=bits, gated=gated)
     for part in weights.split(7):
         matrix.push_rows(part.data_ptr(), len(part))
     if bias is not None:
@@ -38,47 +44,57 @@ def matrix_of(
     return matrix
 
 
-def dequantised(weights: torch.Tensor) -> torch.Tensor:
-    """What an int8 matrix stands for, float64."""
-    scales = weights.abs().amax(1, keepdim=True) / 127
-    numbers = (weights / scales).nan_to_num(0.0).round().clamp(-127, 127)
+def dequantised(weights: torch.Tensor, bits: int = 8) -> torch.Tensor:
+    """What a matrix of integers stands for, float64."""
+    most = 2 ** (bits - 1) - 1
+    scales = weights.abs().amax(1, keepdim=True) / most
+    numbers = (weights / scales).nan_to_num(0.0).round().clamp(-most, most)
     return numbers.double() * scales.double()
 
 
-def product(matrix: _core.Int8Matrix, x: torch.Tensor, **norm: Any) -> torch.Tensor:
+def product(matrix: _core.IntMatrix, x: torch.Tensor, **norm: Any) -> torch.Tensor:
     out = torch.full((len(x), matrix.outputs), torch.nan)
     matrix.linear(out.data_ptr(), x.data_ptr(), len(x), **norm)
     return out
 
 
-def assert_near(out: torch.Tensor, weights: torch.Tensor, x: torch.Tensor) -> None:
+def assert_near(out: torch.Tensor, weights: torch.Tensor, x: torch.Tensor, bits: int = 8) -> None:
     """An activation is off by half a step at most: its row's largest / most / 2."""
-    most = min(32767, (2**31 - 1) // (127 * x.shape[1]))
-    exact = x.double() @ dequantised(weights).T
-    step = x.double().abs().amax(1, keepdim=True) / most
-    room = step * 0.51 * dequantised(weights).abs().sum(1) + 1e-6 * exact.abs() + 1e-30
+    summed = x.shape[1] if bits == 8 else min(128, x.shape[1])
+    most = min(32767, (2**31 - 1) // ((2 ** (bits - 1) - 1) * summed))
+    numbers = dequantised(weights, bits)
+    exact = x.double() @ numbers.T
+    # With 12 bits, sums are added in float32.
+    step = x.double().abs().amax(1, keepdim=True) * (0.51 / most + 1e-7)
+    room = step * numbers.abs().sum(1) + 1e-6 * exact.abs() + 1e-30
     assert ((out.double() - exact).abs() <= room).all()
 
 
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("tokens", [1, 2, 6, 7, 13])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_every_shape_equals_the_reference(outputs: int, inputs: int, tokens: int) -> None:
+def test_every_shape_equals_the_reference(
+    outputs: int, inputs: int, tokens: int, bits: int
+) -> None:
     weights, x = random(outputs, inputs, seed=1), random(tokens, inputs, seed=2)
-    assert_near(product(matrix_of(weights), x), weights, x)
+    assert_near(product(matrix_of(weights, bits=bits), x), weights, x, bits)
 
 
-def test_blocks_of_tokens_equal_the_reference() -> None:
+@pytest.mark.parametrize("bits", BITS)
+def test_blocks_of_tokens_equal_the_reference(bits: int) -> None:
     weights, x = random(70, 1537, seed=3), random(300, 1537, seed=4)
-    assert_near(product(matrix_of(weights), x), weights, x)
+    assert_near(product(matrix_of(weights, bits=bits), x), weights, x, bits)
 
 
-def test_the_largest_numbers_do_not_overflow_a_sum() -> None:
-    for inputs in (1, 513, 1024, 24_576, 131_072):
+@pytest.mark.parametrize("bits", BITS)
+def test_the_largest_numbers_do_not_overflow_a_sum(bits: int) -> None:
+    for inputs in (1, 127, 128, 513, 1024, 24_576, 131_072):
         weights = torch.ones(2, inputs)
         x = torch.ones(1, inputs)
         expected = torch.full((1, 2), float(inputs))
-        torch.testing.assert_close(product(matrix_of(weights), x), expected, rtol=1e-6, atol=0.0)
-        torch.testing.assert_close(product(matrix_of(weights), -x), -expected, rtol=1e-6, atol=0.0)
+        for sign in (1, -1):
+            out = product(matrix_of(weights, bits=bits), sign * x)
+            torch.testing.assert_close(out, sign * expected, rtol=1e-6, atol=0.0)
 
 
 def test_outliers_zeros_and_tiny_values_are_as_good_as_their_row_allows() -> None:
@@ -119,8 +135,9 @@ def test_a_row_of_weights_that_is_not_finite_is_nan_alone() -> None:
     assert torch.equal(out[:, keep], expected[:, keep])
 
 
-def test_a_token_gives_the_same_bits_alone_and_in_any_batch() -> None:
-    matrix = matrix_of(random(100, 577, seed=11), random(100, seed=12))
+@pytest.mark.parametrize("bits", BITS)
+def test_a_token_gives_the_same_bits_alone_and_in_any_batch(bits: int) -> None:
+    matrix = matrix_of(random(100, 577, seed=11), random(100, seed=12), bits=bits)
     x = random(600, 577, seed=13)
     whole = product(matrix, x)
     for first, end in [(0, 1), (5, 6), (17, 24), (100, 599)]:
@@ -205,13 +222,15 @@ def test_a_norm_is_right_alone_in_place_and_in_front_of_a_product(hidden: int) -
     torch.testing.assert_close(x.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_rows_are_those_of_the_matrix_in_any_layout() -> None:
+@pytest.mark.parametrize("bits", BITS)
+def test_rows_are_those_of_the_matrix_in_any_layout(bits: int) -> None:
     weights = random(42, 33, seed=26)
     ids = torch.tensor([41, 0, 7, 7, 20, 21])
     for gated in (False, True):
         out = torch.empty(6, 33)
-        matrix_of(weights, gated=gated).rows(out.data_ptr(), ids.data_ptr(), 6)
-        torch.testing.assert_close(out.double(), dequantised(weights)[ids])
+        matrix = matrix_of(weights, bits=bits, gated=gated)
+        matrix.rows(out.data_ptr(), ids.data_ptr(), 6)
+        torch.testing.assert_close(out.double(), dequantised(weights, bits)[ids])
 
 
 @pytest.mark.parametrize("pairs", [1, 5, 8])
@@ -247,14 +266,17 @@ def test_no_tokens_do_nothing() -> None:
 def test_sizes_that_do_not_fit_raise_value_error() -> None:
     for outputs, inputs in [(0, 1), (1, 0), (1, 2**17 + 1), (2**24 + 1, 1), (-1, 1), (2**70, 1)]:
         with pytest.raises(ValueError, match=r"."):
-            _core.Int8Matrix(outputs, inputs)
+            _core.IntMatrix(outputs, inputs)
+    for bits in (0, 4, 16, -8):
+        with pytest.raises(ValueError, match=f"8 or 12, not {bits}"):
+            _core.IntMatrix(4, 4, bits=bits)
     with pytest.raises(ValueError, match="even"):
-        _core.Int8Matrix(3, 4, gated=True)
+        _core.IntMatrix(3, 4, gated=True)
 
 
 def test_a_matrix_with_rows_missing_or_too_many_is_refused() -> None:
     weights, x = random(3, 4, seed=30), random(1, 4, seed=31)
-    matrix = _core.Int8Matrix(5, 4)
+    matrix = _core.IntMatrix(5, 4)
     matrix.push_rows(weights.data_ptr(), 3)
     out = torch.zeros(1, 5)
     with pytest.raises(ValueError, match="3 of 5 rows"):

@@ -1,8 +1,8 @@
-//! `Int8Matrix`, `rms_norm` and `rotate` of `_core`: addresses passed on.
+//! `IntMatrix`, `rms_norm` and `rotate` of `_core`: addresses passed on.
 
 use std::sync::Arc;
 
-use appliance_kernels::linear::{self, Activation, Input, Layout, Matrix, Output};
+use appliance_kernels::linear::{self, Activation, Input, Layout, Matrix, Output, Width};
 use appliance_kernels::norm::{self, Norm};
 use appliance_kernels::rotary::{self, Rotary};
 use appliance_kernels::set_threads;
@@ -11,14 +11,14 @@ use pyo3::prelude::*;
 
 use crate::packed::{Count, value_error};
 
-/// Weights in int8; see `_core.pyi`.
+/// Weights as integers; see `_core.pyi`.
 #[pyclass(module = "appliance._core")]
-pub struct Int8Matrix(Arc<Matrix>);
+pub struct IntMatrix(Arc<Matrix>);
 
 /// (address of the weight, epsilon).
 type PyNorm = Option<(usize, f32)>;
 
-impl Int8Matrix {
+impl IntMatrix {
     /// The matrix, while no product uses it.
     fn writable(&mut self) -> PyResult<&mut Matrix> {
         let used = || PyRuntimeError::new_err("the matrix is in use by another thread");
@@ -45,12 +45,20 @@ impl Int8Matrix {
 }
 
 #[pymethods]
-impl Int8Matrix {
+impl IntMatrix {
     #[new]
-    #[pyo3(signature = (outputs, inputs, *, gated = false))]
-    fn new(outputs: Count<usize>, inputs: Count<usize>, gated: bool) -> PyResult<Self> {
+    #[pyo3(signature = (outputs, inputs, *, bits = 8, gated = false))]
+    fn new(outputs: Count<usize>, inputs: Count<usize>, bits: i64, gated: bool) -> PyResult<Self> {
         let layout = if gated { Layout::Gated } else { Layout::Plain };
-        let matrix = Matrix::new(outputs.0, inputs.0, layout).map_err(value_error)?;
+        let width = match bits {
+            8 => Width::Eight,
+            12 => Width::Twelve,
+            other => {
+                let text = format!("bits are 8 or 12, not {other}");
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let matrix = Matrix::new(outputs.0, inputs.0, layout, width).map_err(value_error)?;
         Ok(Self(Arc::new(matrix)))
     }
 
@@ -62,6 +70,14 @@ impl Int8Matrix {
     #[getter]
     fn inputs(&self) -> usize {
         self.0.inputs()
+    }
+
+    #[getter]
+    fn bits(&self) -> u32 {
+        match self.0.width() {
+            Width::Eight => 8,
+            Width::Twelve => 12,
+        }
     }
 
     #[getter]
@@ -203,7 +219,7 @@ fn set_kernel_threads(n: Count<usize>) -> PyResult<()> {
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Int8Matrix>()?;
+    module.add_class::<IntMatrix>()?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(rotate, module)?)?;
     module.add_function(wrap_pyfunction!(set_kernel_threads, module)?)

@@ -1,4 +1,4 @@
-"""Matrices of a decoder in int8 on the CPU. Never: their place in a model, files, names."""
+"""Matrices of a decoder as integers on the CPU. Never: their place in a model, files, names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, TypeGuard
 
 import torch
 
-from appliance._core import Int8Matrix
+from appliance._core import IntMatrix
 from appliance.model.linear import Gate, PlainGate
 from appliance.model.norm import NormFunction, RmsNorm
 from appliance.model.shape import Activation
@@ -22,20 +22,23 @@ GATES: dict[Activation, GateActivation] = {
     Activation.GELU: "gelu_erf",
     Activation.GELU_TANH: "gelu_tanh",
 }
-"""The activations that a product of `Int8Matrix` can end with."""
+"""The activations that a product of `IntMatrix` can end with."""
 
 
-class Int8Linear:
-    """A `Linear` of int8 weights with a scale for each output; activations keep 9 bits or more.
+Bits: TypeAlias = Literal[8, 12]
 
-    See `_core.Int8Matrix` for the arithmetic. Inputs are float32 on the CPU.
+
+class IntLinear:
+    """A `Linear` of integers with a scale for each output; activations keep 9 bits or more.
+
+    See `_core.IntMatrix` for the arithmetic. Inputs are float32 on the CPU.
     """
 
     __slots__ = ("_matrix",)
 
-    def __init__(self, weight: Stack, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: Stack, bias: torch.Tensor | None = None, *, bits: Bits) -> None:
         """Quantise a matrix [outputs, inputs]; `bias`: float32 [outputs]."""
-        self._matrix = _quantised(weight, bias, gated=False)
+        self._matrix = _quantised(weight, bias, bits=bits, gated=False)
 
     @property
     def nbytes(self) -> int:
@@ -45,8 +48,8 @@ class Int8Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         x = _checked(x, self._matrix.inputs)
-        out = torch.empty(len(x), self._matrix.outputs)
-        self._matrix.linear(out.data_ptr(), x.data_ptr(), len(x))
+        out = torch.empty(x.shape[0], self._matrix.outputs)
+        self._matrix.linear(out.data_ptr(), x.data_ptr(), x.shape[0])
         return out
 
     def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
@@ -54,27 +57,27 @@ class Int8Linear:
         if not _is_known(norm, self._matrix.inputs):
             return self(norm(x))
         x = _checked(x, self._matrix.inputs)
-        out = torch.empty(len(x), self._matrix.outputs)
-        self._matrix.linear(out.data_ptr(), x.data_ptr(), len(x), norm=_address(norm))
+        out = torch.empty(x.shape[0], self._matrix.outputs)
+        self._matrix.linear(out.data_ptr(), x.data_ptr(), x.shape[0], norm=_address(norm))
         return out
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """See `Linear`; `residual` is contiguous."""
         x = _checked(x, self._matrix.inputs)
-        _check_place(residual, len(x), self._matrix.outputs)
-        self._matrix.add_linear(residual.data_ptr(), x.data_ptr(), len(x))
+        _check_place(residual, x.shape[0], self._matrix.outputs)
+        self._matrix.add_linear(residual.data_ptr(), x.data_ptr(), x.shape[0])
 
 
-class Int8Gate:
+class IntGate:
     """A `Gate` in one call: the product, the activation and what it is multiplied with."""
 
     __slots__ = ("_activation", "_matrix")
 
     def __init__(
-        self, weight: Stack, bias: torch.Tensor | None, activation: GateActivation
+        self, weight: Stack, bias: torch.Tensor | None, activation: GateActivation, *, bits: Bits
     ) -> None:
         """Quantise a matrix: the rows of G, then of U."""
-        self._matrix = _quantised(weight, bias, gated=True)
+        self._matrix = _quantised(weight, bias, bits=bits, gated=True)
         self._activation = activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -89,21 +92,23 @@ class Int8Gate:
 
     def _gated(self, x: torch.Tensor, norm: tuple[int, float] | None) -> torch.Tensor:
         x = _checked(x, self._matrix.inputs)
-        out = torch.empty(len(x), self._matrix.outputs // 2)
+        out = torch.empty(x.shape[0], self._matrix.outputs // 2)
         self._matrix.gate(
-            out.data_ptr(), x.data_ptr(), len(x), activation=self._activation, norm=norm
+            out.data_ptr(), x.data_ptr(), x.shape[0], activation=self._activation, norm=norm
         )
         return out
 
 
-def int8_gate(weight: Stack, bias: torch.Tensor | None, activation: Activation) -> Gate:
-    """A `Gate` of int8 weights: the rows of G, then of U."""
+def int_gate(
+    weight: Stack, bias: torch.Tensor | None, activation: Activation, *, bits: Bits
+) -> Gate:
+    """A `Gate` of integers: the rows of G, then of U."""
     if activation in GATES:
-        return Int8Gate(weight, bias, GATES[activation])
-    return PlainGate(Int8Linear(weight, bias), activation)
+        return IntGate(weight, bias, GATES[activation], bits=bits)
+    return PlainGate(IntLinear(weight, bias, bits=bits), activation)
 
 
-class Int8Table(Int8Linear):
+class IntTable(IntLinear):
     """An embedding table that is also the head of a tied model."""
 
     __slots__ = ()
@@ -118,10 +123,10 @@ class Int8Table(Int8Linear):
         return out
 
 
-def _quantised(weight: Stack, bias: torch.Tensor | None, *, gated: bool) -> Int8Matrix:
+def _quantised(weight: Stack, bias: torch.Tensor | None, *, bits: Bits, gated: bool) -> IntMatrix:
     """A few rows at a time, so that the float32 matrix is never whole in memory."""
     (inputs,), outputs = weight.row, weight.rows
-    matrix = Int8Matrix(outputs, inputs, gated=gated)
+    matrix = IntMatrix(outputs, inputs, bits=bits, gated=gated)
     for block in weight.blocks(max(1, BLOCK_VALUES // inputs)):
         rows = _checked(block, inputs)
         matrix.push_rows(rows.data_ptr(), len(rows))
