@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from appliance.cli.cache_simulate import add_simulate
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.model import add_model
 from appliance.errors import ApplianceError
 
 
@@ -36,6 +38,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         return run_demo(
             port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
         )
+    if options.command == "cache":
+        from appliance.cli.cache_simulate import run_simulate
+
+        return run_simulate(options)
+    if options.command == "model":
+        from appliance.cli.model import run_model
+
+        return run_model(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -53,7 +63,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "engine":
         from appliance.engine.main import run as run_engine
 
-        return run_engine(config)
+        return run_engine(config, options.number)
     from appliance.server.main import run as run_server
 
     return run_server(config, options.listen_fd)
@@ -81,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
+    cache = commands.add_parser("cache", help="what the engine's cache finds, and would find")
+    add_simulate(cache.add_subparsers(required=True, metavar="SUBCOMMAND"))
+
+    add_model(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )
@@ -92,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
         process.add_argument(
             "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
         )
+    engine.add_argument(
+        "--number", type=int, default=None, help="which of several engine.devices, from 0 on"
+    )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
 

@@ -5,6 +5,7 @@ What differs between models is decided when a block is built; a step only runs i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,12 +48,7 @@ class Block(Protocol):
 
 def build_block(config: ModelConfig, layer: Layer, attention: LayerAttention) -> Block:
     """The block of `config.flow`."""
-    mix = _Attention(config, layer, attention)
-    if config.flow is Flow.SERIAL:
-        return _Serial(layer, mix)
-    if config.flow is Flow.SANDWICH:
-        return _Sandwich(layer, mix)
-    return _Parallel(layer, mix)
+    return JOINS[config.flow](layer, _Attention(config, layer, attention))
 
 
 class _Attention:
@@ -77,44 +73,46 @@ class _Attention:
         return attend(self._attention, qkv[:, :heads], keys, values).flatten(1)
 
 
-class _Serial:
-    def __init__(self, layer: Layer, mix: _Attention) -> None:
-        assert layer.mlp_norm is not None
-        self._attention_norm, self._qkv, self._mix = layer.attention_norm, layer.qkv, mix
-        self._output, self._mlp_norm = layer.output, layer.mlp_norm
-        self._up, self._down = layer.up, layer.down
+def _serial(layer: Layer, mix: _Attention) -> Block:
+    mlp_norm = layer.mlp_norm
+    assert mlp_norm is not None
 
-    def __call__(self, x: torch.Tensor, turn: Turn | None, attend: Attend) -> None:
-        qkv = self._qkv.normed(x, self._attention_norm)
-        self._output.add_to(x, self._mix(qkv, turn, attend))
-        self._down.add_to(x, self._up.normed(x, self._mlp_norm))
+    def block(x: torch.Tensor, turn: Turn | None, attend: Attend) -> None:
+        layer.output.add_to(x, mix(layer.qkv.normed(x, layer.attention_norm), turn, attend))
+        layer.down.add_to(x, layer.up.normed(x, mlp_norm))
+
+    return block
 
 
-class _Sandwich:
-    def __init__(self, layer: Layer, mix: _Attention) -> None:
-        assert layer.post_attention_norm is not None
-        assert layer.mlp_norm is not None
-        assert layer.post_mlp_norm is not None
-        self._attention_norm, self._qkv, self._mix = layer.attention_norm, layer.qkv, mix
-        self._output, self._mlp_norm = layer.output, layer.mlp_norm
-        self._up, self._down = layer.up, layer.down
-        self._post_attention_norm = layer.post_attention_norm
-        self._post_mlp_norm = layer.post_mlp_norm
+def _sandwich(layer: Layer, mix: _Attention) -> Block:
+    mlp_norm = layer.mlp_norm
+    post_attention_norm, post_mlp_norm = layer.post_attention_norm, layer.post_mlp_norm
+    assert mlp_norm is not None
+    assert post_attention_norm is not None
+    assert post_mlp_norm is not None
 
-    def __call__(self, x: torch.Tensor, turn: Turn | None, attend: Attend) -> None:
-        mixed = self._mix(self._qkv.normed(x, self._attention_norm), turn, attend)
-        x += self._post_attention_norm(self._output(mixed))
-        x += self._post_mlp_norm(self._down(self._up.normed(x, self._mlp_norm)))
+    def block(x: torch.Tensor, turn: Turn | None, attend: Attend) -> None:
+        mixed = mix(layer.qkv.normed(x, layer.attention_norm), turn, attend)
+        x += post_attention_norm(layer.output(mixed))
+        x += post_mlp_norm(layer.down(layer.up.normed(x, mlp_norm)))
+
+    return block
 
 
-class _Parallel:
-    def __init__(self, layer: Layer, mix: _Attention) -> None:
-        self._attention_norm, self._qkv, self._mix = layer.attention_norm, layer.qkv, mix
-        self._output, self._mlp_norm = layer.output, layer.mlp_norm
-        self._up, self._down = layer.up, layer.down
+def _parallel(layer: Layer, mix: _Attention) -> Block:
+    mlp_norm = layer.mlp_norm
 
-    def __call__(self, x: torch.Tensor, turn: Turn | None, attend: Attend) -> None:
-        normed = self._attention_norm(x)
-        inner = self._up(normed) if self._mlp_norm is None else self._up.normed(x, self._mlp_norm)
-        self._output.add_to(x, self._mix(self._qkv(normed), turn, attend))
-        self._down.add_to(x, inner)
+    def block(x: torch.Tensor, turn: Turn | None, attend: Attend) -> None:
+        normed = layer.attention_norm(x)
+        inner = layer.up(normed) if mlp_norm is None else layer.up.normed(x, mlp_norm)
+        layer.output.add_to(x, mix(layer.qkv(normed), turn, attend))
+        layer.down.add_to(x, inner)
+
+    return block
+
+
+JOINS: dict[Flow, Callable[[Layer, _Attention], Block]] = {
+    Flow.SERIAL: _serial,
+    Flow.SANDWICH: _sandwich,
+    Flow.PARALLEL: _parallel,
+}

@@ -37,7 +37,8 @@ def matrix_of(
     gated: bool = False,
 ) -> _core.IntMatrix:
     matrix = _core.IntMatrix(*weights.shape, bits=bits, gated=gated)
-    for part in weights.split(7):
+    for first in range(0, len(weights), 7):
+        part = weights[first : first + 7]
         matrix.push_rows(part.data_ptr(), len(part))
     if bias is not None:
         matrix.set_bias(bias.data_ptr())
@@ -48,7 +49,7 @@ def dequantised(weights: torch.Tensor, bits: int = 8) -> torch.Tensor:
     """What a matrix of integers stands for, float64."""
     most = 2 ** (bits - 1) - 1
     scales = weights.abs().amax(1, keepdim=True) / most
-    numbers = (weights / scales).nan_to_num(0.0).round().clamp(-most, most)
+    numbers: torch.Tensor = (weights / scales).nan_to_num(0.0).round().clamp(-most, most)
     return numbers.double() * scales.double()
 
 
