@@ -51,6 +51,12 @@ def add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     evaluate.add_argument(
         "--kv", choices=("float32", "int8"), default="int8", help="keys and values (default: int8)"
     )
+    evaluate.add_argument(
+        "--weights",
+        choices=("float32", "int12", "int8"),
+        default="float32",
+        help="weights (default: float32)",
+    )
     for action in (inspect, evaluate):
         action.add_argument("path", type=Path, help="a model directory or a .gguf file")
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -154,9 +160,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     with _bars(shown=not options.json) as report:
         result = _compare(options, content, report)
     if options.json:
-        print(json.dumps({"kv_dtype": options.kv, **asdict(result)}, indent=1))
+        forms = {"kv_dtype": options.kv, "weight_dtype": options.weights}
+        print(json.dumps(forms | asdict(result), indent=1))
     else:
-        _print_agreement(f"K/V in {options.kv}", result)
+        _print_agreement(f"Weights in {options.weights}, K/V in {options.kv}", result)
 
 
 def _compare(
@@ -170,10 +177,12 @@ def _compare(
 
     directory = model_directory(options.path, demo_cache_dir(), report)
     token_ids = _encode(directory, options.text, content)[: options.tokens]
-    decoder = load_model(directory, "cpu", None)
+    reference = form = load_model(directory, "cpu", None)
+    if options.weights != "float32":
+        form = load_model(directory, "cpu", None, weight_dtype=options.weights)
     return compare(
-        decoder,
-        decoder,
+        reference,
+        form,
         token_ids,
         kv_dtype=ELEMENT_TYPES[options.kv],
         progress=lambda done: report("comparing", done),
