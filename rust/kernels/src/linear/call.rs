@@ -13,7 +13,7 @@ use super::x86::{Avx2, Avx512, Vnni};
 use crate::level::IntLevel;
 use crate::norm::Norm;
 use crate::pool::{self, Work};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of activations of a block of tokens: they stay in a core's own cache while panels pass by.
@@ -211,8 +211,8 @@ unsafe fn run_vnni(product: &Product, i: usize) {
 }
 
 thread_local! {
-    /// A panel of 16-bit numbers.
-    static WIDE: RefCell<Vec<WideLine>> = const { RefCell::new(Vec::new()) };
+    /// Room for a panel of 16-bit numbers.
+    static WIDE: Cell<Vec<WideLine>> = const { Cell::new(Vec::new()) };
 }
 
 /// Some panels against a block of tokens.
@@ -229,35 +229,36 @@ unsafe fn run<S: Sums>(product: &Product, item: usize) {
     let widen = groups > 1 || matrix.width() == Width::Twelve;
     let (pairs, sum_pairs) = (matrix.pairs(), matrix.width().sum_pairs());
     let mut sums = [[0.0; LANES]; TOKENS_MAX];
-    WIDE.with_borrow_mut(|wide| {
+    // Taken out and put back: a closure would be compiled without the instructions of `S`.
+    let mut wide = WIDE.take();
+    if widen {
+        wide.resize(pairs, WideLine::ZERO);
+    }
+    for panel in panels {
+        let finish = Finish::new(matrix, product.output, panel);
+        let numbers = matrix.panel(panel);
         if widen {
-            wide.resize(pairs, WideLine::ZERO);
+            // SAFETY: the panel has `pairs` pairs, as `wide` has.
+            unsafe { kernel::widen::<S>(numbers, matrix.low(panel), &mut wide) };
         }
-        for panel in panels {
-            let finish = Finish::new(matrix, product.output, panel);
-            let numbers = matrix.panel(panel);
-            if widen {
-                // SAFETY: the panel has `pairs` pairs, as `wide` has.
-                unsafe { kernel::widen::<S>(numbers, matrix.low(panel), wide) };
-            }
-            for group in 0..groups {
-                let at = |group: usize| start + (end - start) * group / groups;
-                let (first, count) = (at(group), at(group + 1) - at(group));
-                let x = tokens.from(first);
-                let sums = &mut sums[..count];
-                // SAFETY: the panel and the tokens have `pairs` pairs; the output is good, by the call.
-                unsafe {
-                    if widen {
-                        let numbers = wide.as_ptr().cast::<i16>();
-                        kernel::dots::<S, i16>(numbers, x, (pairs, sum_pairs), sums);
-                    } else {
-                        kernel::dots::<S, i8>(numbers, x, (pairs, sum_pairs), sums);
-                    }
-                    for (token, sums) in (first..).zip(&*sums) {
-                        finish.token(token, sums, tokens.scale(token));
-                    }
+        for group in 0..groups {
+            let at = |group: usize| start + (end - start) * group / groups;
+            let (first, count) = (at(group), at(group + 1) - at(group));
+            let x = tokens.from(first);
+            let sums = &mut sums[..count];
+            // SAFETY: the panel and the tokens have `pairs` pairs; the output is good, by the call.
+            unsafe {
+                if widen {
+                    let numbers = wide.as_ptr().cast::<i16>();
+                    kernel::dots::<S, i16>(numbers, x, (pairs, sum_pairs), sums);
+                } else {
+                    kernel::dots::<S, i8>(numbers, x, (pairs, sum_pairs), sums);
+                }
+                for (token, sums) in (first..).zip(&*sums) {
+                    finish.token(token, sums, tokens.scale(token));
                 }
             }
         }
-    });
+    }
+    WIDE.set(wide);
 }
