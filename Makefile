@@ -47,7 +47,7 @@ nightly: ## what takes half an hour: a million index operations, 40,000 of the t
 	ENGINE_TIER_OPERATIONS=40000 $(BIN)/python -m pytest tests/properties/test_engine_tiers.py
 	set -e; for name in $(FUZZ_TARGETS); do \
 		cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir $(NIGHTLY) $$name -- -max_total_time=$(FUZZ_SECONDS); done
-	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-attention --locked --release \
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p appliance-kernels --locked --release \
 		--target $(HOST) --target-dir $(NIGHTLY)
 
 lint: install ## formatters, linters and type checkers

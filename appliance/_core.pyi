@@ -7,6 +7,7 @@ __all__ = [
     "Assembled",
     "ChatPieces",
     "ContentRefused",
+    "IntMatrix",
     "Lease",
     "PrefixIndex",
     "PromptTooLong",
@@ -16,7 +17,9 @@ __all__ = [
     "join_prompt",
     "page_keys",
     "paged_attention",
-    "set_attention_threads",
+    "rms_norm",
+    "rotate",
+    "set_kernel_threads",
     "store_kv",
 ]
 
@@ -494,8 +497,99 @@ def paged_attention(
     on lengths, pages or a window that do not fit. Releases the GIL.
     """
 
-def set_attention_threads(n: int) -> None:
-    """Set how many threads share a `paged_attention` call, the caller's included (1 to 1024).
+@final
+class IntMatrix:
+    """Weights [outputs, inputs] as integers with a float32 scale for each output, and their products.
+
+    Rows are symmetric as those of `store_kv`: value = number * scale, scale = largest magnitude / 127,
+    or / 2047 with numbers of 12 bits. A token's activations become 16-bit numbers with a scale of their
+    own, of as many bits as 32-bit sums over `inputs` can hold (14 and a sign at 1,024 inputs); with
+    12 bits the sums are over 128 inputs (13 and a sign), and added in float32, in order. So a token's
+    results depend neither on the batch nor on the number of threads. A token whose values are not all
+    finite gets NaN in all of its outputs, and touches no other.
+
+    Arguments that are addresses are those of contiguous tensors, which the caller keeps alive. `norm` is
+    (address of the weight, float32 [inputs], epsilon) of an RMSNorm that x goes through first. Every
+    method raises ValueError when a size or an address does not fit, and when rows are missing; then
+    nothing was written. The GIL is released.
+    """
+
+    def __new__(cls, outputs: int, inputs: int, *, bits: int = 8, gated: bool = False) -> Self:
+        """Room for a matrix of 1 to 2^24 outputs and 1 to 2^17 inputs; `bits`: 8 or 12. When `gated`,
+        its outputs are [gate; up], an even number, and `gate` may be called. Raises ValueError."""
+
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds: about 1 or 1.5 bytes for each weight."""
+
+    def push_rows(self, rows: int, count: int) -> None:
+        """Quantise the next rows, float32 [count, inputs]. A row that is not finite makes its output NaN.
+        Raises ValueError past `outputs`, RuntimeError while another thread uses the matrix."""
+
+    def set_bias(self, bias: int) -> None:
+        """Set what is added to the outputs, float32 [outputs]. Raises RuntimeError as `push_rows`."""
+
+    def linear(
+        self, out: int, x: int, tokens: int, *, norm: tuple[int, float] | None = None
+    ) -> None:
+        """out = x W^T + b: x float32 [tokens, inputs], out float32 [tokens, outputs]."""
+
+    def add_linear(
+        self, residual: int, x: int, tokens: int, *, norm: tuple[int, float] | None = None
+    ) -> None:
+        """residual += x W^T + b, float32 [tokens, outputs]."""
+
+    def gate(
+        self,
+        out: int,
+        x: int,
+        tokens: int,
+        *,
+        activation: Literal["silu", "gelu_tanh", "gelu_erf"],
+        norm: tuple[int, float] | None = None,
+    ) -> None:
+        """out = activation(gate) * up, where [gate; up] = x W^T + b: float32 [tokens, outputs / 2]."""
+
+    def rows(self, out: int, token_ids: int, tokens: int) -> None:
+        """The rows of the ids, int64 [tokens], as float32 [tokens, inputs]: a tied embedding."""
+
+def rms_norm(out: int, x: int, weight: int, *, tokens: int, hidden: int, epsilon: float) -> None:
+    """out = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467), row by row.
+
+    Addresses of contiguous float32: `out` and `x` [tokens, hidden], which may be the same, `weight`
+    [hidden]. The caller keeps the tensors alive. Raises ValueError.
+    """
+
+def rotate(
+    x: int,
+    positions: int,
+    table: int,
+    *,
+    tokens: int,
+    heads: int,
+    head_dim: int,
+    stride: int,
+    rows: int,
+    pairs: int,
+) -> None:
+    """Rotary embedding (arXiv:2104.09864) in place, of pairs that lie side by side.
+
+    `x`: address of contiguous float32 [tokens, stride], of which the first `heads` heads of `head_dim`
+    values turn, each by its first `pairs` pairs; `positions`: int64 [tokens]; `table`: complex64 [rows,
+    pairs], cosine and sine by position. The caller keeps the tensors alive. Raises ValueError on a
+    position outside of the table, and on sizes that do not fit.
+    """
+
+def set_kernel_threads(n: int) -> None:
+    """Set how many threads share a call of a kernel, the caller's included (1 to 1024).
 
     The default is the number of cores the process may use. Results do not depend on it. Raises
     ValueError.

@@ -349,7 +349,7 @@ def main() -> None:
     torch.manual_seed(0)
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    _core.set_attention_threads(threads)
+    _core.set_kernel_threads(threads)
     limits = Limits(threads)
     results = []
     for case in cases():

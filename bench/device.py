@@ -25,8 +25,8 @@ from appliance.engine.runner import Runner
 from appliance.log import configure_logging
 from appliance.model.batch import StepBatch
 from appliance.model.decoder import Decoder, load_model
-from appliance.model.forms import WeightDtype, kv_type
-from appliance.model.kv_cache import KVCache
+from appliance.model.kv_cache import KVCache, kv_type
+from appliance.model.weight_form import WeightDtype
 from bench.device_load import Load, run_load
 from bench.measure import Timing, duration, seconds, timing
 from tests.model_fixtures import TinyModel, tiny_model, write_directory

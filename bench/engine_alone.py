@@ -12,15 +12,14 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from appliance._core import PrefixIndex, set_attention_threads
+from appliance._core import PrefixIndex, set_kernel_threads
 from appliance.chat.reply import remember
 from appliance.config import EngineConfig
 from appliance.engine.limits import fit_limits
 from appliance.engine.loop import EngineLoop
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
-from appliance.model.forms import kv_type
-from appliance.model.kv_cache import bytes_per_page
+from appliance.model.kv_cache import bytes_per_page, kv_type
 from appliance.prompt.chat_format import End
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.model_text import ModelText
@@ -58,7 +57,7 @@ class EngineAlone(Answerer):
             ),
             cores=config.threads,
         )
-        set_attention_threads(limits.threads)
+        set_kernel_threads(limits.threads)
         decoder = load_model(model, config.device, limits.threads)
         self.steps: list[float] = []
         self._text = ModelText.load(model, now=datetime.now(UTC))

@@ -57,6 +57,12 @@ def add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     evaluate.add_argument(
         "--kv", choices=("float32", "int8"), default="int8", help="keys and values (default: int8)"
     )
+    evaluate.add_argument(
+        "--weights",
+        choices=("float32", "int12", "int8"),
+        default="float32",
+        help="weights (default: float32)",
+    )
     for action in (inspect, evaluate):
         action.add_argument("path", type=Path, help="a model directory or a .gguf file")
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -177,8 +183,7 @@ def _compare(
 
     directory = model_directory(options.path, demo_cache_dir(), report)
     token_ids = _encode(directory, options.text, content)[: options.tokens]
-    reference = load_model(directory, "cpu", None, weight_dtype="float32")
-    form = reference
+    reference = form = load_model(directory, "cpu", None)
     if options.weights != "float32":
         form = load_model(directory, "cpu", None, weight_dtype=options.weights)
     return compare(

@@ -13,7 +13,7 @@ from appliance.engine.loop import LoopSettings
 from appliance.engine.slot_file import slots_in
 from appliance.engine.tier_costs import Tier
 from appliance.errors import ConfigError
-from appliance.model.forms import kv_type
+from appliance.model.kv_cache import kv_type
 
 SLOTS_MAX = 2**32 - 1
 SLOT_OVERHEAD_BYTES = 300

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from appliance._core import set_attention_threads
+from appliance._core import set_kernel_threads
 from appliance.config import Config, EngineConfig, engine_configs
 from appliance.engine.connections import Connections
 from appliance.engine.limits import (
@@ -26,8 +26,7 @@ from appliance.errors import ConfigError
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
-from appliance.model.forms import kv_type
-from appliance.model.kv_cache import bytes_per_page
+from appliance.model.kv_cache import bytes_per_page, kv_type
 
 
 def run(whole: Config, number: int | None) -> int:
@@ -57,12 +56,13 @@ def run(whole: Config, number: int | None) -> int:
         available_bytes=available_memory_bytes(),
     )
     trace = _trace(config.engine, limits, page_bytes // limits.page_size)
-    set_attention_threads(limits.threads)
+    set_kernel_threads(limits.threads)
     decoder = load_model(
         config.model.path,
         config.engine.device,
         limits.threads,
         weight_dtype=config.engine.weight_dtype,
+        kv_dtype=config.engine.kv_dtype,
     )
     service = EngineService(
         decoder,

@@ -20,11 +20,11 @@ from appliance.model.config import ModelConfig, read_config
 from appliance.model.cuda_attention import attend_in_place, reads_in_place
 from appliance.model.decode_graphs import Capture, DecodeGraphs, DecodeStep
 from appliance.model.files import check_model
-from appliance.model.forms import WeightDtype, weight_form
-from appliance.model.kv_cache import KVCache
+from appliance.model.kv_cache import KVCache, KVSetting, kv_type
 from appliance.model.linear import FloatTable
 from appliance.model.manifest import fingerprint, form_fingerprint
-from appliance.model.rotary import rotary_table
+from appliance.model.rotary import rotary_table, turn_by
+from appliance.model.weight_form import WeightDtype, choose_form
 from appliance.model.weights import Weights, load_weights
 
 
@@ -121,7 +121,7 @@ class Decoder:
         self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
         """The last layer's output, float32 [tokens, hidden]; inputs are on the device."""
-        turns = [None if table is None else table[positions] for table in self._tables]
+        turns = [None if table is None else turn_by(table, positions) for table in self._tables]
         x = self._embed(token_ids, positions)
         for block, rope in self._blocks:
             block(x, turns[rope], attend)
@@ -129,7 +129,7 @@ class Decoder:
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         """Float32 [rows, vocab] of float32 [rows, hidden]."""
-        logits = self._weights.lm_head(self._weights.final_norm(rows))
+        logits = self._weights.lm_head.normed(rows, self._weights.final_norm)
         cap = self.config.logit_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
@@ -163,23 +163,29 @@ def _attentions(config: ModelConfig) -> list[LayerAttention]:
 
 
 def load_model(
-    directory: Path, device: str, threads: int | None, *, weight_dtype: WeightDtype = "auto"
+    directory: Path,
+    device: str,
+    threads: int | None,
+    *,
+    weight_dtype: WeightDtype = "float32",
+    kv_dtype: KVSetting = "auto",
 ) -> Decoder:
     """Check, read and place a model. `device`: "cpu", "cuda", "cuda:N", or "auto".
 
-    `threads`: CPU threads for torch, None for its default. `weight_dtype`: see `forms`; models of
-    different ones have different fingerprints. Raises ModelError.
+    `threads`: CPU threads for torch, None for its default. `kv_dtype`: of the cache it will have; the
+    fingerprint names it beside the form of the weights. Raises ModelError.
     """
     check_model(directory)
     config = read_config(directory)
     target = _device(device)
+    form = choose_form(weight_dtype, target)
     if threads is not None:
         torch.set_num_threads(threads)
-    form = weight_form(weight_dtype, on_gpu=target.type == "cuda")
-    weights = load_weights(
-        directory, config, target, make_linear=form.make_linear, make_table=form.make_table
+    weights = load_weights(directory, config, target, form)
+    elements = str(kv_type(kv_dtype, on_gpu=target.type == "cuda")).removeprefix("torch.")
+    name = form_fingerprint(
+        fingerprint(directory), f"weights {form.name}, keys and values {elements}, no adapter"
     )
-    name = form_fingerprint(fingerprint(directory), f"weights {form.name}, no adapter")
     return Decoder(config, weights, fingerprint=name, device=target)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from appliance.model.kv_cache import quantise
+from appliance.model.norm import NormFunction
 
 ROWS_MIN = 17
 """`torch._int_mm` on CUDA asks for more than 16 rows; fewer are filled up with zeros."""
@@ -41,6 +42,10 @@ class TorchInt8Linear:
         products = torch._int_mm(numbers, self.weight.t())[:tokens, : self.outputs]
         y = products.float().mul_(scales[:, None]).mul_(self.scales)
         return y if self.bias is None else y.add_(self.bias)
+
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Linear`."""
+        return self(norm(x))
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """See `Linear`."""

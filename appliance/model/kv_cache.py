@@ -18,10 +18,18 @@ ELEMENT_TYPES: dict[KVDtype, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "int8": torch.int8,
 }
-"""The element types by name; what the setting `engine.kv_dtype` means beside them is in `forms`."""
+"""The element types by name."""
+
+KVSetting: TypeAlias = Literal["auto"] | KVDtype
 
 SCALE_BYTES = 4
 INT8_MAX = 127
+
+
+def kv_type(setting: KVSetting, *, on_gpu: bool) -> torch.dtype:
+    """What a setting `engine.kv_dtype` means. `auto` is bfloat16 on a GPU, whose kernels read it in
+    place, and float32 on the CPU."""
+    return ELEMENT_TYPES[("bfloat16" if on_gpu else "float32") if setting == "auto" else setting]
 
 
 class KVCache:

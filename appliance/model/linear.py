@@ -10,6 +10,10 @@ from typing import Protocol
 import torch
 from torch.nn.functional import embedding, linear
 
+from appliance.model.activation import ACTIVATIONS
+from appliance.model.norm import NormFunction
+from appliance.model.shape import Activation
+
 
 class Linear(Protocol):
     """y = x W^T + b; x and y float32, [tokens, in] and [tokens, out]."""
@@ -17,8 +21,21 @@ class Linear(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """y, in memory of its own."""
 
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """`self(norm(x))`."""
+
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """residual += y, in place."""
+
+
+class Gate(Protocol):
+    """activation(x G^T) * (x U^T); x and the result float32, [tokens, in] and [tokens, width]."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The result, in memory of its own."""
+
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """`self(norm(x))`."""
 
 
 class Table(Linear, Protocol):
@@ -40,6 +57,10 @@ class FloatLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         return linear(x, self.weight, self.bias)
+
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Linear`."""
+        return linear(norm(x), self.weight, self.bias)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """See `Linear`."""
@@ -71,6 +92,10 @@ class Bfloat16Linear:
         y = linear(x.to(torch.bfloat16), self.weight).float()
         return y if self.bias is None else y.add_(self.bias)
 
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Linear`."""
+        return self(norm(x))
+
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """See `Linear`."""
         residual += self(x)
@@ -84,3 +109,43 @@ class Bfloat16Table(Bfloat16Linear):
     def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See `Table`."""
         return embedding(token_ids, self.weight).float()
+
+
+class PlainGate:
+    """A `Gate` of a matrix [2 * width, in], the rows of G, then of U, that does not gate by itself."""
+
+    __slots__ = ("_activate", "_matrix")
+
+    def __init__(self, matrix: Linear, activation: Activation) -> None:
+        self._matrix = matrix
+        self._activate = ACTIVATIONS[activation]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Gate`."""
+        return self._gated(self._matrix(x))
+
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Gate`."""
+        return self._gated(self._matrix.normed(x, norm))
+
+    def _gated(self, both: torch.Tensor) -> torch.Tensor:
+        gate, up = both.chunk(2, dim=-1)
+        return self._activate(gate).mul_(up)
+
+
+class Ungated:
+    """A `Gate` without G: activation(x U^T)."""
+
+    __slots__ = ("_activate", "_matrix")
+
+    def __init__(self, matrix: Linear, activation: Activation) -> None:
+        self._matrix = matrix
+        self._activate = ACTIVATIONS[activation]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Gate`."""
+        return self._activate(self._matrix(x))
+
+    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
+        """See `Gate`."""
+        return self._activate(self._matrix.normed(x, norm))

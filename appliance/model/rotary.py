@@ -7,9 +7,13 @@ agree to the last bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import torch
 
+from appliance import _core
 from appliance.model.rope import (
     DynamicScaling,
     LinearScaling,
@@ -28,6 +32,43 @@ def rotary_table(
     size = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
     turns = torch.complex(angles.cos() * size, angles.sin() * size)
     return turns[:, None].to(device)
+
+
+Turn: TypeAlias = Callable[[torch.Tensor], None]
+"""Turns the heads of a step's tokens in place: float32 [tokens, heads, head_dim], heads contiguous."""
+
+
+def turn_by(table: torch.Tensor, positions: torch.Tensor) -> Turn:
+    """The rotation of a step by a `rotary_table`; `positions`: int64 [tokens], on its device.
+
+    The elements of a pair lie side by side (see `blocks.Layer`): a rotation is one complex product.
+    """
+    if table.device.type == "cpu":
+        return partial(_turn_on_cpu, table, positions)
+    return partial(_turn, table[positions])
+
+
+def _turn(turns: torch.Tensor, heads: torch.Tensor) -> None:
+    torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(turns)
+
+
+def _turn_on_cpu(table: torch.Tensor, positions: torch.Tensor, heads: torch.Tensor) -> None:
+    tokens, count, head_dim = heads.shape
+    # The kernel gets bare addresses: what it assumes about memory is proved here.
+    assert heads.dtype == torch.float32
+    assert heads.stride()[1:] == (head_dim, 1)
+    assert positions.shape == (tokens,)
+    _core.rotate(
+        heads.data_ptr(),
+        positions.data_ptr(),
+        table.data_ptr(),
+        tokens=tokens,
+        heads=count,
+        head_dim=head_dim,
+        stride=heads.stride(0),
+        rows=len(table),
+        pairs=table.shape[-1],
+    )
 
 
 def _frequencies(rope: Rope, head_dim: int, positions: torch.Tensor) -> torch.Tensor:

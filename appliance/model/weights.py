@@ -1,35 +1,28 @@
 """A checkpoint's tensors in memory, as the decoder uses them. Never: names or checks of files.
 
-Files are mapped and copied once into float32 tensors of their own, so a file that changes or shrinks
-later cannot hurt a running engine.
+Files are mapped and copied once into memory of their own, so a file that changes or shrinks later
+cannot hurt a running engine.
 """
 
 from __future__ import annotations
 
-import math
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
 from appliance.errors import ModelError
 from appliance.model.blocks import Layer
 from appliance.model.layout import layer_shapes, tensor_name
-from appliance.model.linear import FloatLinear, FloatTable, Linear, Table
+from appliance.model.linear import Linear, Table, Ungated
 from appliance.model.norm import LayerNorm, NormFunction, RmsNorm
 from appliance.model.safetensors_reader import model_tensors
 from appliance.model.shape import ModelConfig, Norm, QkvOrder
+from appliance.model.stack import Stack
+from appliance.model.weight_form import FLOAT32, WeightForm
 
 TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-MakeLinear: TypeAlias = Callable[[torch.Tensor, torch.Tensor | None], Linear]
-"""(weight [out, in], bias [out] or None), both float32 and the callee's own -> a matrix."""
-
-MakeTable: TypeAlias = Callable[[torch.Tensor], Table]
-"""An embedding, float32 [vocab, hidden], the callee's own -> a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +40,22 @@ def load_weights(
     directory: Path,
     config: ModelConfig,
     device: torch.device,
-    *,
-    make_linear: MakeLinear = FloatLinear,
-    make_table: MakeTable = FloatTable,
+    form: WeightForm = FLOAT32,
 ) -> Weights:
     """Read a directory that passed `check_model`. Raises ModelError for a NaN or infinite weight.
 
-    Layer by layer, so that a smaller form of the weights needs little memory beside it.
+    Matrix by matrix, so that a smaller form of the weights needs little memory beside it.
     """
-    loader = _Loader(directory, config, device, make_linear)
-    embedding = make_table(loader.outer("embedding.weight"))
+    loader = _Loader(directory, config, device, form)
+    embedding = form.make_table(loader.outer("embedding.weight"))
     return Weights(
         embedding=embedding,
-        positions=loader.outer("positions.weight") if config.learned_positions else None,
+        positions=loader.outer("positions.weight").whole() if config.learned_positions else None,
         layers=tuple(loader.layer(index) for index in range(config.layers)),
         final_norm=loader.norm("final_norm", None),
         lm_head=embedding
         if config.tie_embeddings
-        else make_linear(loader.outer("lm_head.weight"), None),
+        else form.make_linear(loader.outer("lm_head.weight"), None),
     )
 
 
@@ -72,14 +63,14 @@ class _Loader:
     """Puts the tensors of the checkpoint together."""
 
     def __init__(
-        self, directory: Path, config: ModelConfig, device: torch.device, make_linear: MakeLinear
+        self, directory: Path, config: ModelConfig, device: torch.device, form: WeightForm
     ) -> None:
         self._checkpoint = _Checkpoint(directory, config)
         self._config = config
         self._device = device
-        self._make_linear = make_linear
+        self._form = form
 
-    def outer(self, role: str) -> torch.Tensor:
+    def outer(self, role: str) -> Stack:
         """A matrix outside the layers."""
         tensor = self._tensor(role, None)
         return self._stack([tensor], tensor.shape[1:])
@@ -87,21 +78,22 @@ class _Loader:
     def norm(self, module: str, index: int | None) -> NormFunction:
         """A norm over the whole width."""
         config = self._config
-        weight = self._stack([self._tensor(f"{module}.weight", index)], ())
+        weight = self._vector([self._tensor(f"{module}.weight", index)])
         if config.norm is Norm.LAYER:
-            bias = self._stack([self._tensor(f"{module}.bias", index)], ())
+            bias = self._vector([self._tensor(f"{module}.bias", index)])
             return LayerNorm(weight, bias, config.norm_eps)
         return self._rms(weight)
 
     def layer(self, index: int) -> Layer:
         """One layer's weights."""
-        config = self._config
+        config, form = self._config, self._form
         roles = layer_shapes(config, config.per_layer[index], index)
 
-        def matrix(*modules: str) -> Linear:
+        def parts(*modules: str) -> tuple[Stack, torch.Tensor | None]:
             kinds = ("weight", "bias") if f"{modules[0]}.bias" in roles else ("weight",)
-            parts = [[self._tensor(f"{m}.{kind}", index) for m in modules] for kind in kinds]
-            return self._linear(*parts)
+            return self._parts(
+                *([self._tensor(f"{m}.{kind}", index) for m in modules] for kind in kinds)
+            )
 
         def norm(module: str) -> NormFunction | None:
             return self.norm(module, index) if f"{module}.weight" in roles else None
@@ -109,13 +101,15 @@ class _Loader:
         kinds = ("weight", "bias") if config.biases.qkv else ("weight",)
         return Layer(
             attention_norm=self.norm("attention_norm", index),
-            qkv=self._linear(*(self._qkv(kind, index) for kind in kinds)),
+            qkv=form.make_linear(*self._parts(*(self._qkv(kind, index) for kind in kinds))),
             head_norm=self._head_norm(index) if "q_norm.weight" in roles else None,
-            output=matrix("output"),
+            output=form.make_linear(*parts("output")),
             post_attention_norm=norm("post_attention_norm"),
             mlp_norm=norm("mlp_norm"),
-            up=matrix("gate", "up") if config.gated else matrix("up"),
-            down=matrix("down"),
+            up=form.make_gate(*parts("gate", "up"), config.activation)
+            if config.gated
+            else Ungated(form.make_linear(*parts("up")), config.activation),
+            down=form.make_linear(*parts("down")),
             post_mlp_norm=norm("post_mlp_norm"),
         )
 
@@ -151,34 +145,28 @@ class _Loader:
         for module, count in zip(modules, (config.heads, config.kv_heads), strict=False):
             weight = self._tensor(f"{module}.weight", index)
             rows += [weight if layer.rope is None else _pairs(weight, -1)] * count
-        return self._rms(self._stack(rows, ()).view(-1, config.head_dim))
+        return self._rms(self._vector(rows).view(-1, config.head_dim))
 
     def _rms(self, weight: torch.Tensor) -> RmsNorm:
         if self._config.norm is Norm.RMS_OFFSET:
             weight += 1.0
         return RmsNorm(weight, self._config.norm_eps)
 
-    def _linear(
+    def _parts(
         self, weights: list[torch.Tensor], biases: list[torch.Tensor] | None = None
-    ) -> Linear:
-        bias = None if biases is None else self._stack(biases, ())
-        return self._make_linear(self._stack(weights, weights[0].shape[-1:]), bias)
+    ) -> tuple[Stack, torch.Tensor | None]:
+        bias = None if biases is None else self._vector(biases)
+        return self._stack(weights, weights[0].shape[-1:]), bias
 
     def _tensor(self, role: str, layer: int | None) -> torch.Tensor:
         return self._checkpoint.tensor(tensor_name(self._config, role, layer))
 
-    def _stack(self, parts: list[torch.Tensor], width: tuple[int, ...]) -> torch.Tensor:
-        """The rows of all parts, one below the other, in memory of their own; float32, on the device.
+    def _stack(self, parts: list[torch.Tensor], row: tuple[int, ...]) -> Stack:
+        return Stack(parts, row, self._device)
 
-        `width`: the shape of a row. A part may have its rows spread over several leading axes.
-        """
-        counts = [part.numel() // math.prod(width) for part in parts]
-        stacked = torch.empty((sum(counts), *width), dtype=torch.float32)
-        row = 0
-        for part, count in zip(parts, counts, strict=True):
-            stacked[row : row + count].view(part.shape).copy_(part)
-            row += count
-        return stacked.to(self._device)
+    def _vector(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """The values of all parts, float32 on the device."""
+        return self._stack(parts, ()).whole()
 
 
 def _pairs(tensor: torch.Tensor, axis: int) -> torch.Tensor:
@@ -188,7 +176,8 @@ def _pairs(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 class _Checkpoint:
-    """The weight files of a directory, mapped."""
+    """The weight files of a directory, mapped; what was read counts as this process's memory only
+    until the next tensor is asked for."""
 
     def __init__(self, directory: Path, config: ModelConfig) -> None:
         self._entries = model_tensors(directory, config.names)
@@ -196,6 +185,7 @@ class _Checkpoint:
 
     def tensor(self, name: str) -> torch.Tensor:
         """A view into the mapping, in the file's own element type."""
+        self._forget()
         entry = self._entries[name]
         dtype = TORCH_DTYPES[entry.dtype]
         mapped, count = self._maps[entry.file], entry.nbytes // dtype.itemsize
@@ -204,6 +194,11 @@ class _Checkpoint:
         if not flat.sum(dtype=torch.float32).isfinite():
             raise ModelError(f"{entry.file}: {name} holds NaN or infinite values")
         return flat.view(entry.shape)
+
+    def _forget(self) -> None:
+        """Give the pages read so far back to the system; views read them anew."""
+        for mapped in self._maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _map(path: Path) -> mmap.mmap:

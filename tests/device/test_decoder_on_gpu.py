@@ -11,8 +11,8 @@ from appliance.model.batch import StepBatch
 from appliance.model.cuda_attention import reads_in_place
 from appliance.model.decode_graphs import cuda_capture
 from appliance.model.decoder import Decoder, load_model
-from appliance.model.forms import WeightDtype
 from appliance.model.kv_cache import KVCache
+from appliance.model.weight_form import WeightDtype
 from tests.model_fixtures import tiny_model, write_directory
 from tests.unit.model.steps import Piece, step
 

@@ -1,12 +1,9 @@
 //! `paged_attention` and `store_kv` of `_core`: packed u32 to numbers, addresses passed on.
 
-use appliance_attention::{
-    self as attention, Cache, CacheShape, NewRows, Query, Ragged, Tensors, set_threads,
-};
-use pyo3::exceptions::PyValueError;
+use appliance_kernels::attention::{self, Cache, CacheShape, NewRows, Query, Ragged, Tensors};
 use pyo3::prelude::*;
 
-use crate::packed::{Count, unpack, value_error};
+use crate::packed::{unpack, value_error};
 
 /// The cache of addresses; with those of scales it is int8.
 fn cache(k: usize, v: usize, scales: Option<(usize, usize)>) -> Cache {
@@ -114,18 +111,7 @@ fn paged_attention(
         .map_err(value_error)
 }
 
-/// Set how many threads share a call of `paged_attention`; see `_core.pyi`.
-#[pyfunction]
-fn set_attention_threads(n: Count<usize>) -> PyResult<()> {
-    if !(1..=1024).contains(&n.0) {
-        return Err(PyValueError::new_err("threads are 1 to 1024"));
-    }
-    set_threads(n.0);
-    Ok(())
-}
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store_kv, module)?)?;
-    module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
-    module.add_function(wrap_pyfunction!(set_attention_threads, module)?)
+    module.add_function(wrap_pyfunction!(paged_attention, module)?)
 }

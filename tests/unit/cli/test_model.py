@@ -88,6 +88,12 @@ def test_eval_tells_agreement_of_a_directory_and_of_a_gguf_file(
     printed = capsys.readouterr().out
     assert "weights in float32, K/V in float32, beside float32" in printed
     assert "the likeliest token is the same   100.00%" in printed
+    nearer, farther = (
+        told(capsys, "eval", directory, "--text", text, "--kv=float32", f"--weights={form}")
+        for form in ("int12", "int8")
+    )
+    assert nearer["weight_dtype"] == "int12"
+    assert 0 < nearer["logit_difference"] < farther["logit_difference"] / 4
 
 
 def test_errors_name_the_path_and_the_field(

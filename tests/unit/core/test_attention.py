@@ -87,7 +87,7 @@ def test_a_prefill_gives_the_same_bits_in_one_chunk_and_in_many() -> None:
 @pytest.fixture
 def _default_threads() -> Iterator[None]:
     yield
-    _core.set_attention_threads(len(os.sched_getaffinity(0)))
+    _core.set_kernel_threads(len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.usefixtures("_default_threads")
@@ -97,7 +97,7 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     )
     results = []
     for threads in (1, 2, 5):
-        _core.set_attention_threads(threads)
+        _core.set_kernel_threads(threads)
         results += [call.run() for _ in range(3)]
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -126,14 +126,14 @@ def helper_ticks() -> dict[str, int]:
     ticks = {}
     for task in Path("/proc/self/task").iterdir():
         name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
-        if name.startswith("attention-"):
+        if name.startswith("kernels-"):
             ticks[task.name] = sum(int(field) for field in rest.split()[11:13])
     return ticks
 
 
 @pytest.mark.usefixtures("_default_threads")
 def test_helper_threads_use_no_time_while_there_is_nothing_to_do() -> None:
-    _core.set_attention_threads(4)
+    _core.set_kernel_threads(4)
     call = Call.random(12, [(1, 2000), (120, 700)], heads=9, kv_heads=3, head_dim=64, page_size=16)
     call.run()
     time.sleep(0.05)

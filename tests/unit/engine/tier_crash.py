@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from appliance._core import set_attention_threads
+from appliance._core import set_kernel_threads
 from appliance.model.decoder import load_model
 from tests.unit.engine.driver import Driver
 
@@ -32,7 +32,7 @@ def chat(number: int) -> list[int]:
 def serve(model: Path, path: Path, seed: int, runs: int) -> dict[str, float]:
     """Chats that go through all tiers, each compared with a recomputation."""
     torch.set_num_threads(1)
-    set_attention_threads(1)
+    set_kernel_threads(1)
     driver = Driver(
         load_model(model, "cpu", 1), pages=14, host_slots=3, disk_slots=60, kv_slots=path
     )

@@ -18,8 +18,9 @@ from appliance.model.attention import (
 )
 from appliance.model.config import read_config
 from appliance.model.decoder import Decoder, load_model
-from appliance.model.forms import WeightDtype
-from appliance.model.manifest import fingerprint, form_fingerprint
+from appliance.model.kv_cache import KVDtype
+from appliance.model.manifest import fingerprint
+from appliance.model.weight_form import WeightDtype
 from appliance.model.weights import load_weights
 from tests.model_fixtures import tiny_model, write_directory, write_tiny_llama
 from tests.unit.model.steps import Piece, step
@@ -144,14 +145,17 @@ def test_the_fingerprint_follows_weights_and_config(tmp_path: Path) -> None:
     assert base != name_of("rope", rope_theta=20000.0)
 
 
-def test_two_forms_of_one_model_never_share_a_fingerprint(tmp_path: Path) -> None:
+def test_forms_of_one_model_never_share_a_fingerprint(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
-    forms: tuple[WeightDtype, ...] = ("float32", "bfloat16", "int8")
-    names = [load_model(tmp_path, "cpu", None, weight_dtype=form).fingerprint for form in forms]
-    assert len(set(names)) == 3
+    weight_dtypes: tuple[WeightDtype, ...] = ("float32", "int8")
+    kv_dtypes: tuple[KVDtype, ...] = ("float32", "int8")
+    names = [
+        load_model(tmp_path, "cpu", None, weight_dtype=weights, kv_dtype=elements).fingerprint
+        for weights in weight_dtypes
+        for elements in kv_dtypes
+    ]
+    assert len({*names, fingerprint(tmp_path)}) == 5
     assert load_model(tmp_path, "cpu", None).fingerprint == names[0]
-    assert names[0] == form_fingerprint(fingerprint(tmp_path), "weights float32, no adapter")
-    assert names[0] != fingerprint(tmp_path)
 
 
 def test_a_batch_that_does_not_fit_the_cache_is_a_bug_and_is_caught(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from appliance.model import cuda_attention, kv_cache, weights
 from appliance.model.config import read_config
 from appliance.model.decoder import Decoder
-from appliance.model.forms import FORMS, WeightDtype, WeightForm
 from appliance.model.kv_cache import KVCache
 from appliance.model.shape import ModelConfig
 from appliance.model.varlen_kernel import known_refusal
+from appliance.model.weight_form import GPU_FORMS, WeightDtype, WeightForm
 from tests.model_fixtures import write_tiny_llama
 from tests.unit.model.steps import Piece, step
 
@@ -93,9 +93,7 @@ def forward(
     directory: Path, form: WeightForm, mode: FakeTensorMode, cache: KVCache
 ) -> torch.Tensor:
     config = read_config(directory)
-    loaded = weights.load_weights(
-        directory, config, DEVICE, make_linear=form.make_linear, make_table=form.make_table
-    )
+    loaded = weights.load_weights(directory, config, DEVICE, form)
     batch = replace(
         PROMPTS_AND_DECODES,
         token_ids=mode.from_tensor(PROMPTS_AND_DECODES.token_ids),
@@ -114,7 +112,7 @@ def test_a_step_gives_float_logits_on_the_gpu(
 ) -> None:
     config = read_config(directory)
     cache = KVCache(config, pages=8, page_size=4, device=DEVICE, dtype=kv)
-    logits = forward(directory, FORMS[weight_dtype], fake_gpu, cache)
+    logits = forward(directory, GPU_FORMS[weight_dtype], fake_gpu, cache)
     assert logits.shape == (8, config.vocab_size)
     assert (logits.dtype, logits.device) == (torch.float32, DEVICE)
     assert cache.data.device == DEVICE
@@ -130,7 +128,7 @@ def test_steps_and_copies_of_rows_begin_after_the_copies_of_pages(
     cache.write_page(2, buffer)
     cache.copy_rows(2, 3, 2)
     cache.write_page(4, buffer)
-    forward(directory, FORMS["bfloat16"], fake_gpu, cache)
+    forward(directory, GPU_FORMS["bfloat16"], fake_gpu, cache)
     cache.finish_copies()
     streams = cache._copies
     assert isinstance(streams, Streams)

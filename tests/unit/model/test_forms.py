@@ -9,10 +9,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from appliance.model.decoder import Decoder, load_model
-from appliance.model.forms import FORMS, WeightDtype, kv_type, weight_form
 from appliance.model.int8_mm import TorchInt8Linear
-from appliance.model.kv_cache import quantise
+from appliance.model.kv_cache import kv_type, quantise
 from appliance.model.linear import Bfloat16Linear, Bfloat16Table, Linear
+from appliance.model.stack import Stack
+from appliance.model.weight_form import GPU_FORMS, WeightDtype
 from tests.model_fixtures import write_tiny_llama
 from tests.unit.model.steps import Piece, step
 
@@ -70,20 +71,18 @@ def test_a_model_in_another_form_is_near_the_float_one(
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("tokens", [1, 40])
 def test_products_on_a_gpu_have_the_right_shape_and_type(dtype: WeightDtype, tokens: int) -> None:
-    form = FORMS[dtype]
+    form = GPU_FORMS[dtype]
     with FakeTensorMode():
         weight, bias = torch.empty(20, 64, device="cuda"), torch.empty(20, device="cuda")
         x = torch.empty(tokens, 64, device="cuda")
         ids = torch.empty(tokens, dtype=torch.int64, device="cuda")
-        y, rows = form.make_linear(weight, bias)(x), form.make_table(weight).rows(ids)
+        stack = Stack([weight], (64,), weight.device)
+        y, rows = form.make_linear(stack, bias)(x), form.make_table(stack).rows(ids)
     assert (y.shape, y.dtype, y.device.type) == ((tokens, 20), torch.float32, "cuda")
     assert (rows.shape, rows.dtype) == ((tokens, 64), torch.float32)
 
 
-def test_auto_is_what_each_device_is_fast_with() -> None:
-    assert weight_form("auto", on_gpu=False).name == "float32"
-    assert weight_form("auto", on_gpu=True).name == "bfloat16"
-    assert weight_form("int8", on_gpu=True).name == "int8"
+def test_keys_and_values_are_by_default_what_each_device_is_fast_with() -> None:
     assert kv_type("auto", on_gpu=False) == torch.float32
     assert kv_type("auto", on_gpu=True) == torch.bfloat16
     assert kv_type("int8", on_gpu=True) == torch.int8

@@ -1,0 +1,207 @@
+"""A decode step of a real model beside the limits of the machine, and where its time goes.
+
+`python -m bench.decode MODEL_DIRECTORY [THREADS] [SECONDS]`, from the repository's root: products in
+registers are measured by `cargo bench`. Steps of all forms of the weights alternate; the shortest
+counts, beside the median. A step's limit is the larger of two: reading every weight and every key and
+value once, at the rate at which this machine reads as many bytes, and computing every product at the
+rate of registers alone.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import platform
+import pstats
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from appliance import _core
+from appliance.model.batch import StepBatch
+from appliance.model.decoder import Decoder, load_model
+from appliance.model.kv_cache import KVCache, bytes_per_page
+from appliance.model.weight_form import WeightDtype
+
+FORMS: tuple[WeightDtype, ...] = ("float32", "int12", "int8")
+BYTES_PER_WEIGHT = {"float32": 4.0, "int12": 1.5, "int8": 1.0}
+BATCHES = (1, 8, 32)
+CONTEXT = 1000
+PAGE_SIZE = 16
+ROUNDS_MIN = 5
+PROFILED = 20
+
+PLACES = {
+    "matrices": ("'linear'", "'add_linear'", "'gate'", "nn.linear"),
+    "attention": ("paged_attention",),
+    "store": ("store_kv",),
+    "rotation": ("rotate",),
+    "norms": ("rms_norm",),
+}
+"""Where a step's time goes, by what the profiler calls the functions that are not Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Bytes read and products computed a second, by all threads."""
+
+    bytes_per_second: float
+    float32_per_second: float
+    int16_per_second: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """The decode steps of a form of the weights at a batch size; times in seconds."""
+
+    form: str
+    decoder: Decoder
+    batch: StepBatch
+    cache: KVCache
+    times: list[float] = field(default_factory=list)
+
+    def run(self) -> None:
+        """One step."""
+        started = time.perf_counter()
+        self.decoder.forward(self.batch, self.cache)
+        self.times.append(time.perf_counter() - started)
+
+    def places(self) -> dict[str, float]:
+        """Parts of the time of a step, by place; the profiler slows Python down, so its part is high."""
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(PROFILED):
+            self.decoder.forward(self.batch, self.cache)
+        profile.disable()
+        stats = pstats.Stats(profile).get_stats_profile()
+        total = stats.total_tt
+        parts = dict.fromkeys(PLACES, 0.0)
+        for name, function in stats.func_profiles.items():
+            for place, marks in PLACES.items():
+                if any(mark in name for mark in marks):
+                    parts[place] += function.tottime / total
+        return parts | {"Python and torch": 1 - sum(parts.values())}
+
+
+def main() -> None:
+    """Measure everything, then print it."""
+    directory = Path(sys.argv[1])
+    threads = int(sys.argv[2]) if len(sys.argv) > 2 else len(os.sched_getaffinity(0))
+    budget_s = float(sys.argv[3]) if len(sys.argv) > 3 else 10.0
+    torch.manual_seed(0)
+    _core.set_kernel_threads(threads)
+    decoders = {form: load_model(directory, "cpu", threads, weight_dtype=form) for form in FORMS}
+    config = decoders["float32"].config
+    weights = weight_count(decoders["float32"])
+    machine = measure_machine(threads, weights)
+    print(f"{datetime.now(UTC):%Y-%m-%d} {platform.machine()} torch {torch.__version__}")
+    print(
+        f"{threads} threads: reads {machine.bytes_per_second / 1e9:.1f} GB/s, "
+        f"{machine.float32_per_second / 1e9:.0f} G float32 products/s, "
+        f"{machine.int16_per_second / 1e9:.0f} G int16 products/s; "
+        f"{weights / 1e6:.0f} M weights are multiplied, {CONTEXT} tokens of context"
+    )
+    print("| weights | batch | step | median | limit | times the limit | where the time goes |")
+    print("|---|---|---|---|---|---|---|")
+    row_bytes = bytes_per_page(config, 1)
+    for size in BATCHES:
+        batch, pages = decode_batch(size, config.vocab_size)
+        all_steps = [
+            Steps(
+                form=form,
+                decoder=decoder,
+                batch=batch,
+                cache=decoder.new_cache(pages, PAGE_SIZE),
+            )
+            for form, decoder in decoders.items()
+        ]
+        alternate(all_steps, budget_s)
+        for steps in all_steps:
+            read = weights * BYTES_PER_WEIGHT[steps.form] + size * (CONTEXT + 1) * row_bytes
+            rate = (
+                machine.float32_per_second if steps.form == "float32" else machine.int16_per_second
+            )
+            limit = max(read / machine.bytes_per_second, weights * size / rate if rate else 0.0)
+            print(table_row(steps, size, limit))
+
+
+def weight_count(decoder: Decoder) -> int:
+    """How many weights a step multiplies: all matrices, and the head."""
+    config = decoder.config
+    width = (config.heads + 2 * config.kv_heads) * config.head_dim
+    mlp = (3 if config.gated else 2) * config.intermediate * config.hidden
+    layer = config.hidden * (width + config.heads * config.head_dim) + mlp
+    return config.layers * layer + config.vocab_size * config.hidden
+
+
+def measure_machine(threads: int, nbytes: int) -> Machine:
+    """The best rates; reads are of `nbytes`, as a step reads its weights."""
+    memory = torch.ones(nbytes // 4)
+    best = 0.0
+    for _ in range(10):
+        started = time.perf_counter()
+        memory.sum()
+        best = max(best, memory.nbytes / (time.perf_counter() - started))
+    command = ["cargo", "bench", "-q", "-p", "appliance-kernels", "--locked", "--bench", "peak"]
+    peak = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return Machine(
+        bytes_per_second=best,
+        float32_per_second=threads * peak["float32_per_second"],
+        int16_per_second=threads * peak["int16_per_second"],
+    )
+
+
+def decode_batch(size: int, vocab_size: int) -> tuple[StepBatch, int]:
+    """One new token for each of `size` sequences, and how many pages they have."""
+    each = -(-(CONTEXT + 1) // PAGE_SIZE)
+
+    def packed(values: range) -> bytes:
+        return np.asarray(values, dtype=np.uint32).tobytes()
+
+    batch = StepBatch(
+        token_ids=torch.randint(vocab_size, (size,)),
+        positions=torch.full((size,), CONTEXT),
+        slots=packed(range(CONTEXT, CONTEXT + size * each * PAGE_SIZE, each * PAGE_SIZE)),
+        query_starts=packed(range(size + 1)),
+        context_lens=np.full(size, CONTEXT + 1, dtype=np.uint32).tobytes(),
+        page_tables=packed(range(size * each)),
+        page_starts=packed(range(0, size * each + 1, each)),
+        logit_rows=torch.arange(size),
+    )
+    return batch, size * each
+
+
+def alternate(all_steps: list[Steps], budget_s: float) -> None:
+    """Steps of every form in turn, until the time is spent."""
+    for steps in all_steps:
+        # Pages that were never written are all one page of zeros, which no cache would miss.
+        steps.cache.data.normal_()
+        steps.run()
+        steps.times.clear()
+    started, rounds = time.perf_counter(), 0
+    while rounds < ROUNDS_MIN or time.perf_counter() - started < budget_s:
+        for steps in all_steps:
+            steps.run()
+        rounds += 1
+
+
+def table_row(steps: Steps, size: int, limit_s: float) -> str:
+    """A line of the table."""
+    best, median = min(steps.times), statistics.median(steps.times)
+    places = ", ".join(f"{place} {part:.0%}" for place, part in steps.places().items())
+    return (
+        f"| {steps.form} | {size} | {best * 1e3:.2f} ms | {median * 1e3:.2f} ms | "
+        f"{limit_s * 1e3:.2f} ms | {best / limit_s:.2f} | {places} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
