@@ -36,6 +36,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         return run_demo(
             port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
         )
+    if options.command == "prompt":
+        from appliance.cli.prompt import run_prompt
+
+        return run_prompt(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -81,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
+    _add_prompt(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )
@@ -94,6 +99,25 @@ def _parser() -> argparse.ArgumentParser:
         )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
+
+
+def _add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    prompt = commands.add_parser("prompt", help="check a prompt template, and see what it makes")
+    kinds = prompt.add_subparsers(dest="prompt_command", required=True, metavar="COMMAND")
+    lint = kinds.add_parser("lint", help="say what is wrong or costly in a template")
+    render = kinds.add_parser("render", help="print the parts, with sample data or your own")
+    tokens = kinds.add_parser("tokens", help="count the tokens of each part")
+    for command in (lint, render, tokens):
+        command.add_argument("file", type=Path, metavar="FILE", help="a template")
+        command.add_argument(
+            "--data", type=Path, metavar="FILE.json", help="variables, in place of the sample data"
+        )
+    tokens.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="whose tokenizer and chat format (default: the demo's model)",
+    )
 
 
 def _folder(text: str) -> Path:

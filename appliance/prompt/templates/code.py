@@ -44,12 +44,14 @@ def _written(context: Context, value: object) -> object:
     raise TypeError(f"a {kind} is written where a text belongs")
 
 
-_ENVIRONMENT = _Leaves(finalize=_written, trim_blocks=True, lstrip_blocks=True)
+_ENVIRONMENT = _Leaves(
+    finalize=_written, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A content. One line end at its end is the YAML block's, and no part of the text."""
+    """A content."""
 
     place: Place
     names: frozenset[str]
@@ -58,14 +60,16 @@ class Text:
     _code: JinjaTemplate | None
 
     @classmethod
-    def compile(cls, field: Field) -> Text:
-        """Raises TemplateError with the line of what does not compile."""
+    def compile(cls, field: Field, *, goes_on: bool = False) -> Text:
+        """The text in a scalar. The line end that closes a YAML block is no part of it, unless the text
+        `goes_on` in another one. Raises TemplateError with the line of what does not compile."""
         source = field.text()
+        if field.is_block and not goes_on:
+            source = source.removesuffix("\n")
         place = Place(file=field.place.file, line=field.code_line, part=field.place.part)
         if "{{" not in source and "{%" not in source and "{#" not in source:
             none: frozenset[str] = frozenset()
-            text = source.removesuffix("\n")
-            return cls(place=place, names=none, macros=none, _plain=text, _code=None)
+            return cls(place=place, names=none, macros=none, _plain=source, _code=None)
         with said_of(place):
             used = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
             code = _ENVIRONMENT.from_string(source)

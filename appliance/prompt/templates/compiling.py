@@ -152,7 +152,8 @@ def _texts(fields: dict[str, Field]) -> tuple[tuple[str | None, Text], ...]:
     if "content" in fields:
         return ((None, Text.compile(fields["content"])),)
     found: list[tuple[str | None, Text]] = []
-    for item in fields["sections"].items():
+    items = fields["sections"].items()
+    for item in items:
         keys = item.fields(("name", "content", "truncation_priority"))
         if "truncation_priority" in keys:
             raise keys["truncation_priority"].fault(
@@ -160,7 +161,8 @@ def _texts(fields: dict[str, Field]) -> tuple[tuple[str | None, Text], ...]:
             )
         if "name" not in keys or "content" not in keys:
             raise item.fault("a section has a name and a content")
-        found.append((keys["name"].text(), Text.compile(keys["content"])))
+        text = Text.compile(keys["content"], goes_on=item is not items[-1])
+        found.append((keys["name"].text(), text))
     if not found:
         raise fields["sections"].fault("there are no sections")
     return tuple(found)

@@ -29,8 +29,9 @@ unique upper wordcount
 """
 _TEXT_METHOD_NAMES = """
 capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit isidentifier
-islower isnumeric isprintable isspace istitle isupper join lower lstrip partition removeprefix removesuffix
-replace rfind rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper
+islower isnumeric isprintable isspace istitle isupper join lower lstrip partition removeprefix
+removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines startswith strip
+swapcase title upper
 """
 _FILTERS = frozenset(_FILTER_NAMES.split())
 _TEXT_METHODS = frozenset(_TEXT_METHOD_NAMES.split())

@@ -49,10 +49,14 @@ class Field:
         return str(self.node.value)
 
     @property
+    def is_block(self) -> bool:
+        """Whether it is a text after `|` or `>`."""
+        return isinstance(self.node, yaml.ScalarNode) and self.node.style in ("|", ">")
+
+    @property
     def code_line(self) -> int:
         """Where the text of the scalar begins: a block's is on the line after its `|`."""
-        block = isinstance(self.node, yaml.ScalarNode) and self.node.style in ("|", ">")
-        return self.place.line + block
+        return self.place.line + self.is_block
 
     def items(self) -> list[Field]:
         """The items of a list."""
