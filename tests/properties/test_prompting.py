@@ -179,9 +179,7 @@ def test_a_content_that_cannot_be_encoded_is_named() -> None:
         for attempt in (
             lambda m=refused: render(format_of(CHATML), [m], End.REPLY),
             lambda m=refused: render(format_of(LAST_IS_SPECIAL), [m], End.REPLY),
-            lambda m=refused: fit(
-                format_of(CHATML), [], [m], Window(limit=99, reserve=0, step=0)
-            ),
+            lambda m=refused: fit(format_of(CHATML), [], [m], Window(limit=99, reserve=0, step=0)),
             lambda m=refused: fit(
                 format_of(LAST_IS_SPECIAL), [], [m], Window(limit=99, reserve=0, step=0)
             ),

@@ -148,6 +148,7 @@ def _quiet(base: type[Undefined], known: set[str]) -> type[Undefined]:
                 return str(super()._undefined_message)
             return "a part of a variable that is not there is undefined"
 
+    Quiet.__name__ = "undefined"
     return Quiet
 
 

@@ -91,7 +91,7 @@ class Field:
             return {name: field.value() for name, field in self.fields().items()}
         text = self.text()
         assert isinstance(self.node, yaml.ScalarNode)
-        if self.node.style is not None:
+        if self.node.style:  # quoted, or a block
             return text
         if _INTEGER.match(text):
             return int(text)
