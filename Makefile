@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUST := $(shell find rust -name '*.rs' -o -name '*.toml' 2>/dev/null) Cargo.toml Cargo.lock
 
 # Without a server, from the cheapest on; `attention` last, because it uses every core.
-BENCHES := encode prompt index turn attention
+BENCHES := day encode prompt index turn attention
 FUZZ_TARGETS := index_operations index_load stream_decoder
 FUZZ_SECONDS := 300
 # Where the nightly toolchain's own target folder is, so that its builds and ours do not undo each other.

@@ -18,10 +18,13 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+ENGINES_MAX = 16
+
 NonNegativeInt = Annotated[int, Meta(ge=0)]
 PositiveInt = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Device = Annotated[str, Meta(pattern="^(cpu|cuda:(0|[1-9][0-9]?))$")]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -63,11 +66,13 @@ class ModelSource(_Section, frozen=True, kw_only=True):
 class EngineConfig(_Section, frozen=True, kw_only=True):
     """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`.
 
+    `devices` in its place names one for each of several engines; every other setting holds for each.
     The lower tiers are off by default: on a CPU, memory is better given to `kv_cache_bytes`, whose pages
     need no copies, and a file that holds what was said in chats is made only where it was asked for.
     """
 
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
+    devices: Annotated[tuple[Device, ...], Meta(max_length=ENGINES_MAX)] = ()
     kv_cache_bytes: PositiveInt = 2 * GIB
     kv_dtype: Literal["auto", "float32", "int8"] = "auto"
     host_cache_bytes: NonNegativeInt = 0
@@ -80,6 +85,8 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     step_tokens_max: PositiveInt = 512
     step_ms_max: PositiveInt | None = None
     threads: PositiveInt | None = None
+    trace_path: Path | None = None
+    trace_bytes_max: PositiveInt = GIB
 
 
 class DatabaseConfig(_Section, frozen=True, kw_only=True):
@@ -92,20 +99,24 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
 
 
 class Paths(_Section, frozen=True, kw_only=True):
-    """Where state lives, and where sockets do (`run_dir`; a socket's path is limited to 107 bytes)."""
+    """Where state lives, and where sockets do (`run_dir`; a socket's path is limited to 107 bytes).
+
+    `engine_name` tells the files of several engines apart; `engine_configs` sets it.
+    """
 
     data_dir: Path
     run_dir: Path
+    engine_name: Annotated[str, Meta(pattern="^engine(-[0-9]{1,2})?$")] = "engine"
 
     @property
     def engine_socket(self) -> Path:
         """The engine's unix socket."""
-        return self.run_dir / "engine.sock"
+        return self.run_dir / f"{self.engine_name}.sock"
 
     @property
     def kv_slots(self) -> Path:
-        """The disk tier's file of cached pages."""
-        return self.data_dir / "kv" / "slots"
+        """The engine's file of cached pages, its disk tier."""
+        return self.data_dir / "kv" / self.engine_name / "slots"
 
     @property
     def models_dir(self) -> Path:
@@ -128,11 +139,48 @@ class Config(_Section, frozen=True, kw_only=True):
     database: DatabaseConfig = DatabaseConfig()
 
     def __post_init__(self) -> None:
+        _check_devices(self.engine)
         if self.engine.step_tokens_max < self.engine.running_max:
             raise ValueError(
                 f"engine.step_tokens_max ({self.engine.step_tokens_max}) must be at least "
                 f"engine.running_max ({self.engine.running_max}): a step decodes one token of each"
             )
+
+
+def engine_configs(config: Config) -> tuple[Config, ...]:
+    """The configuration of each engine process: all the same, but for its device and its name.
+
+    Without `engine.devices` there is one, called "engine"; else they are "engine-0", "engine-1" …,
+    and each adds its name to that of the trace.
+    """
+    if not config.engine.devices:
+        return (config,)
+    trace, replace = config.engine.trace_path, msgspec.structs.replace
+    return tuple(
+        replace(
+            config,
+            engine=replace(
+                config.engine,
+                device=device,
+                devices=(),
+                trace_path=trace and trace.with_name(f"{trace.name}.engine-{number}"),
+            ),
+            paths=replace(config.paths, engine_name=f"engine-{number}"),
+        )
+        for number, device in enumerate(config.engine.devices)
+    )
+
+
+def _check_devices(engine: EngineConfig) -> None:
+    if engine.devices and engine.device != "auto":
+        raise ValueError(
+            f"engine.device ({engine.device}) and engine.devices ({', '.join(engine.devices)}) "
+            "exclude each other"
+        )
+    gpus = [device for device in engine.devices if device != "cpu"]
+    for gpu in gpus:
+        if gpus.count(gpu) > 1:
+            raise ValueError(f"engine.devices names {gpu} twice: one engine uses all of a GPU")
 
 
 def load_config(path: Path) -> Config:
@@ -159,9 +207,14 @@ def parse_config(text: str, *, base: Path) -> Config:
     return msgspec.structs.replace(
         config,
         model=msgspec.structs.replace(config.model, path=base / config.model.path),
-        paths=Paths(
+        paths=msgspec.structs.replace(
+            config.paths,
             data_dir=base / config.paths.data_dir,
             run_dir=base / config.paths.run_dir,
+        ),
+        engine=msgspec.structs.replace(
+            config.engine,
+            trace_path=config.engine.trace_path and base / config.engine.trace_path,
         ),
     )
 

@@ -45,6 +45,12 @@ class DatabaseError(ApplianceError):
     code = "database_error"
 
 
+class InvalidTrace(ApplianceError):
+    """A file is not a recorded trace, or nothing in it can be read (exit 2)."""
+
+    code = "invalid_trace"
+
+
 class InvalidRequest(ApplianceError):
     """A field of the request has a wrong type, range or combination."""
 

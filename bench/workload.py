@@ -62,6 +62,12 @@ def _message(source: random.Random, languages: list[list[str]], chars: int) -> s
     return text.strip()
 
 
+def english(source: random.Random, words: int) -> str:
+    """So many English words, drawn from a source."""
+    known = f"{_LANGUAGES[0]} {_LANGUAGES[1]}".split()
+    return " ".join(source.choices(known, k=words))
+
+
 def model_directory() -> Path:
     """The demo model: `$APPLIANCE_MODEL`, else where `make demo` put it.
 

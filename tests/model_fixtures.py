@@ -189,6 +189,20 @@ def write_gguf(
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
+    add_tokenizer(writer)
+    for key, value in (fields or {}).items():
+        (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
+    for name, tensor in model.tensors.items():
+        _add_tensor(writer, name, tensor.numpy(), config, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    """The metadata `tokenizer_json` becomes."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(vocabulary())
@@ -200,15 +214,6 @@ def write_gguf(
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template(CHAT_TEMPLATE)
-    for key, value in (fields or {}).items():
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
-    for name, tensor in model.tensors.items():
-        _add_tensor(writer, name, tensor.numpy(), config, kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def _add_tensor(

@@ -21,7 +21,7 @@ from appliance.prompt.messages import ChatMessage, Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.render import render
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Admitted
 
 
@@ -31,7 +31,7 @@ class Completions:
     def __init__(
         self,
         *,
-        engine: EngineClient,
+        engine: EngineAccess,
         model: ModelText,
         limits: ChatLimits,
         new_id: Callable[[], UUID] = uuid4,

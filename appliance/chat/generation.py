@@ -28,7 +28,7 @@ from appliance.errors import (
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.tokens import count, head
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 from appliance.wire.frames import (
     DEADLINE_MS_MAX,
     Admitted,
@@ -68,7 +68,7 @@ class Generation:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: EngineAccess,
         model: ModelText,
         *,
         request_id: str,

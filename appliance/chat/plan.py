@@ -31,7 +31,7 @@ from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
 from appliance.store.text import storable
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Node
 
 
@@ -74,7 +74,7 @@ class Planner:
     """Plans turns, with what `tips` knows of the conversation where it goes on. Else holds no state."""
 
     ledger: Ledger
-    engine: EngineClient
+    engine: EngineAccess
     model: ModelText
     characters: Characters
     limits: ChatLimits

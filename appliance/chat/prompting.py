@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from appliance.chat.params import ChatLimits
 from appliance.errors import EngineUnavailable
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ async def off_loop(chars: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-def context_tokens(engine: EngineClient) -> int:
+def context_tokens(engine: EngineAccess) -> int:
     """The model's context in tokens; raises EngineUnavailable while no engine is connected."""
     if engine.hello is None:
         raise EngineUnavailable("The engine is starting; try again in a moment.")

@@ -32,7 +32,7 @@ from appliance.store.ledger import Ledger
 from appliance.store.records import FinishedTurn, NewMessage, StoredTurn
 from appliance.store.text import storable
 from appliance.tokens import count
-from appliance.wire.client import EngineClient
+from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Admitted, FinishReason
 
 log = logging.getLogger("appliance.chat")
@@ -57,7 +57,7 @@ class Turns:
         *,
         ledger: Ledger,
         running: RunningTurns,
-        engine: EngineClient,
+        engine: EngineAccess,
         model: ModelText,
         characters: Characters,
         limits: ChatLimits,

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from appliance.cli.cache_simulate import add_simulate
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.model import add_model
+from appliance.cli.prompt import add_prompt
 from appliance.errors import ApplianceError
 
 
@@ -36,6 +39,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         return run_demo(
             port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
         )
+    if options.command == "cache":
+        from appliance.cli.cache_simulate import run_simulate
+
+        return run_simulate(options)
+    if options.command == "model":
+        from appliance.cli.model import run_model
+
+        return run_model(options)
     if options.command == "prompt":
         from appliance.cli.prompt import run_prompt
 
@@ -57,7 +68,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "engine":
         from appliance.engine.main import run as run_engine
 
-        return run_engine(config)
+        return run_engine(config, options.number)
     from appliance.server.main import run as run_server
 
     return run_server(config, options.listen_fd)
@@ -85,7 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
-    _add_prompt(commands)
+    cache = commands.add_parser("cache", help="what the engine's cache finds, and would find")
+    add_simulate(cache.add_subparsers(required=True, metavar="SUBCOMMAND"))
+
+    add_model(commands)
+    add_prompt(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )
@@ -97,27 +112,11 @@ def _parser() -> argparse.ArgumentParser:
         process.add_argument(
             "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
         )
+    engine.add_argument(
+        "--number", type=int, default=None, help="which of several engine.devices, from 0 on"
+    )
     server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
     return parser
-
-
-def _add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    prompt = commands.add_parser("prompt", help="check a prompt template, and see what it makes")
-    kinds = prompt.add_subparsers(dest="prompt_command", required=True, metavar="COMMAND")
-    lint = kinds.add_parser("lint", help="say what is wrong or costly in a template")
-    render = kinds.add_parser("render", help="print the parts, with sample data or your own")
-    tokens = kinds.add_parser("tokens", help="count the tokens of each part")
-    for command in (lint, render, tokens):
-        command.add_argument("file", type=Path, metavar="FILE", help="a template")
-        command.add_argument(
-            "--data", type=Path, metavar="FILE.json", help="variables, in place of the sample data"
-        )
-    tokens.add_argument(
-        "--model",
-        type=Path,
-        metavar="FOLDER",
-        help="whose tokenizer and chat format (default: the demo's model)",
-    )
 
 
 def _folder(text: str) -> Path:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import msgspec
 
 from appliance.cli.supervisor import Child, Process, Supervisor, spawn
 from appliance.cli.terminal import console
-from appliance.config import Config, dump_config
+from appliance.config import Config, dump_config, engine_configs
 from appliance.dbops.binaries import find_binaries
 from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.folder import FolderLock
@@ -36,7 +36,7 @@ async def run_processes(
     log_dir: Path | None,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Run server, engine and (without a database url) PostgreSQL until SIGINT or SIGTERM.
+    """Run server, engines and (without a database url) PostgreSQL until SIGINT or SIGTERM.
 
     `on_ready` gets the page's address once all of them serve. Raises ConfigError or DatabaseError.
     """
@@ -80,14 +80,6 @@ def _children(
             environment=environment,
         )
 
-    async def start_engine() -> Process:
-        return await spawn(
-            "engine",
-            config_path,
-            log_path=log_dir and log_dir / "engine.log",
-            environment=environment,
-        )
-
     children = [
         Child(
             name="server",
@@ -96,12 +88,7 @@ def _children(
             # Streams drain, then finished turns are still being stored while the database is away.
             stop_after_s=config.server.drain_s + config.database.write_retry_s + SERVER_STOP_S,
         ),
-        Child(
-            name="engine",
-            start=start_engine,
-            stop_signal=signal.SIGTERM,
-            stop_after_s=ENGINE_STOP_S,
-        ),
+        *_engine_children(config, config_path, log_dir, environment),
     ]
     if cluster is not None:
         database = cluster
@@ -118,6 +105,36 @@ def _children(
             )
         )
     return tuple(children)
+
+
+def _engine_children(
+    config: Config, config_path: Path, log_dir: Path | None, environment: dict[str, str]
+) -> list[Child]:
+    """One process for each of the engines; the configuration file names them all."""
+    own = engine_configs(config)
+
+    def starter(name: str, *arguments: str) -> Callable[[], Awaitable[Process]]:
+        return lambda: spawn(
+            "engine",
+            config_path,
+            *arguments,
+            log_path=log_dir and log_dir / f"{name}.log",
+            environment=environment,
+        )
+
+    return [
+        Child(
+            name=engine.paths.engine_name,
+            start=starter(
+                engine.paths.engine_name,
+                *(("--number", str(number)) if config.engine.devices else ()),
+            ),
+            stop_signal=signal.SIGTERM,
+            stop_after_s=ENGINE_STOP_S,
+            others_go_on=len(own) > 1,
+        )
+        for number, engine in enumerate(own)
+    ]
 
 
 async def _run_until_signal(
@@ -170,7 +187,8 @@ def _folders(config: Config, log_dir: Path | None) -> Iterator[Path]:
     lock = FolderLock(config.paths.data_dir / "appliance.lock", config.paths.data_dir)
     lock.acquire()
     try:
-        if len(os.fsencode(config.paths.engine_socket)) <= SOCKET_PATH_BYTES_MAX:
+        sockets = [engine.paths.engine_socket for engine in engine_configs(config)]
+        if all(len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX for path in sockets):
             yield config.paths.run_dir
             return
         with tempfile.TemporaryDirectory(prefix="appliance-") as short:

@@ -43,13 +43,15 @@ class Process(Protocol):
 class Child:
     """How one process is started and stopped.
 
-    `stop_after_s` bounds the orderly stop; then the process is killed.
+    `stop_after_s` bounds the orderly stop; then the process is killed. `others_go_on`: there are more
+    of its kind, so one that has run and then cannot start is tried again and not the end of all.
     """
 
     name: str
     start: Callable[[], Awaitable[Process]]
     stop_signal: signal.Signals
     stop_after_s: float
+    others_go_on: bool = False
 
 
 class ChildFailed(ApplianceError):
@@ -144,7 +146,7 @@ class Supervisor:
     async def run(self) -> None:
         """Keep all children running until `stop`, then stop them one after the other.
 
-        Raises ChildFailed when a child refuses its configuration or its model.
+        Raises ChildFailed when a child refuses its configuration or its model (see `Child`).
         """
         tasks = [asyncio.create_task(self._keep(child)) for child in self._children]
         stopping = asyncio.create_task(self._stopping.wait())
@@ -163,6 +165,7 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         delay_s = RESTART_DELAY_MIN_S
+        has_run = False
         while not self._stopping.is_set():
             started = time.monotonic()
             process = await child.start()
@@ -174,7 +177,9 @@ class Supervisor:
                 return
             log.warning("child_ended", extra={"child": child.name, "status": status})
             self._notice(f"the {child.name} ended (status {status})")
-            if status == EXIT_BAD_INPUT:
+            if status != EXIT_BAD_INPUT:
+                has_run = True
+            elif not (child.others_go_on and has_run):
                 raise ChildFailed(f"the {child.name} refused to start (see its last line)")
             if time.monotonic() - started > STABLE_AFTER_S:
                 delay_s = RESTART_DELAY_MIN_S

@@ -105,6 +105,9 @@ class Endings:
         error: ApplianceError | None = None,
     ) -> None:
         self._sequences.finish(sequence)
+        if sequence.trace is not None:
+            reply = sequence.ids(sequence.prompt_tokens, sequence.length).tobytes()
+            sequence.trace.ended(reason, sequence.new_tokens, reply)
         self._send(sequence.key[0], answers.finished(sequence, reason, node=node, error=error))
 
     def _node(self, sequence: Sequence, tokens: int) -> Node | None:

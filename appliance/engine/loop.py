@@ -40,6 +40,7 @@ from appliance.engine.shares import TenantShares
 from appliance.engine.step_cost import StepCost, shape_of
 from appliance.engine.step_times import StepTimes
 from appliance.engine.tiers import Tiers
+from appliance.engine.trace import TraceWriter
 from appliance.errors import (
     ApplianceError,
     InsufficientMemory,
@@ -82,8 +83,10 @@ class EngineLoop:
         instance: str,
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
+        trace: TraceWriter | None = None,
     ) -> None:
-        """`tiers` keep what the index evicts; `instance` names this process in the nodes it gives out."""
+        """`tiers` keep what the index evicts; `instance` names this process in the nodes it gives out;
+        `trace` records what requests do to the index."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
@@ -97,6 +100,7 @@ class EngineLoop:
         self._instance = instance
         self._clock = clock
         self._send = send
+        self._trace = trace
         self._set = SequenceSet()
         self._shares = TenantShares()
         self._pace = AdmissionPace()
@@ -150,6 +154,10 @@ class EngineLoop:
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
+        if self._trace is not None:
+            sequence.trace = self._trace.request(
+                request, ordinal=sequence.ordinal, arrived_s=sequence.arrived_at
+            )
         self._set.add(sequence)
 
     def _find_place(self, request: Generate) -> None:

@@ -4,43 +4,56 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 
 import torch
 
 from appliance._core import set_attention_threads
-from appliance.config import Config
+from appliance.config import Config, EngineConfig, engine_configs
 from appliance.engine.connections import Connections
-from appliance.engine.limits import available_memory_bytes, check_memory, fit_limits, usable_cores
+from appliance.engine.limits import (
+    EngineLimits,
+    available_memory_bytes,
+    check_memory,
+    fit_limits,
+    usable_cores,
+)
 from appliance.engine.service import EngineService
+from appliance.engine.trace import TraceWriter
+from appliance.engine.trace_file import FORMAT, Section
+from appliance.errors import ConfigError
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
 from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
 
 
-def run(config: Config) -> int:
+def run(whole: Config, number: int | None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code (0 drained, 1 the device is lost).
 
     On a signal what waits is refused, what runs may finish for `server.drain_s` and is failed then; a
-    second signal ends at once. The socket appears when the model can answer. Raises ModelError and
-    ConfigError before that.
+    second signal ends at once. The socket appears when the model can answer. `number` says which of
+    several engines this is. Raises ModelError and ConfigError before that.
     """
+    config = _own(whole, number)
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
     kv_dtype = ELEMENT_TYPES[config.engine.kv_dtype]
+    page_bytes = bytes_per_page(model, config.engine.page_size, kv_dtype)
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
-        bytes_per_page=bytes_per_page(model, config.engine.page_size, kv_dtype),
-        cores=usable_cores(),
+        bytes_per_page=page_bytes,
+        cores=max(1, usable_cores() // max(1, whole.engine.devices.count("cpu"))),
     )
     check_memory(
         config.engine,
         on_gpu=config.engine.device != "cpu" and torch.cuda.is_available(),
         available_bytes=available_memory_bytes(),
     )
+    trace = _trace(config.engine, limits, page_bytes // limits.page_size)
     set_attention_threads(limits.threads)
     decoder = load_model(config.model.path, config.engine.device, limits.threads)
     service = EngineService(
@@ -50,7 +63,35 @@ def run(config: Config) -> int:
         pid=os.getpid(),
         drain_s=config.server.drain_s,
         kv_slots=config.paths.kv_slots,
+        trace=trace,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: service.stop())
     return service.serve()
+
+
+def _own(config: Config, number: int | None) -> Config:
+    own = engine_configs(config)
+    if number is None and len(own) > 1:
+        raise ConfigError(
+            f"engine.devices names {len(own)} engines: say which one this is (--number 0 …)"
+        )
+    if number is not None and not 0 <= number < len(own):
+        raise ConfigError(f"--number {number}: engine.devices names {len(own)} engines, from 0 on")
+    return own[number or 0]
+
+
+def _trace(config: EngineConfig, limits: EngineLimits, bytes_per_token: int) -> TraceWriter | None:
+    """The recorder of this run, closed by the end of the process. Raises ConfigError."""
+    if config.trace_path is None:
+        return None
+    section = Section(
+        format=FORMAT,
+        started_at=time.time(),
+        page_size=limits.page_size,
+        pages=limits.pages,
+        host_slots=limits.host_slots,
+        disk_slots=limits.disk_slots,
+        bytes_per_token=bytes_per_token,
+    )
+    return TraceWriter(config.trace_path, section, bytes_max=config.trace_bytes_max)

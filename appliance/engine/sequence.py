@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from appliance import tokens
 from appliance._core import Lease
 from appliance.engine.sampler import History
+from appliance.engine.trace import RequestTrace
 from appliance.tokens import TokenIds
 from appliance.wire.frames import Generate
 
@@ -54,6 +55,7 @@ class Sequence:
     announced: bool = False
     arrivals_before_end: int | None = None
     lost_tokens: int | None = None
+    trace: RequestTrace | None = None
 
     @property
     def tenant(self) -> bytes:
@@ -111,6 +113,8 @@ class Sequence:
         """Go on in these pages, from the end of what was found in the cache."""
         self.lease = lease
         self.computed = lease.hit_tokens
+        if self.trace is not None:
+            self.trace.admitted(lease)
 
     def recall(self) -> None:
         """Get the tokens before `first` from the lease: O(prompt)."""
@@ -125,6 +129,8 @@ class Sequence:
         if self.lease is not None:
             self.lease.release()
             self.lease = None
+            if self.trace is not None:
+                self.trace.released()
         self.computed = 0
 
     def commit(self, count: int) -> None:
@@ -136,3 +142,5 @@ class Sequence:
             self.lease.append(self.ids(known, written).tobytes())
         if written > 0:
             self.lease.commit(written)
+            if self.trace is not None:
+                self.trace.committed(written)

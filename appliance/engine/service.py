@@ -17,6 +17,7 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.runner import DeviceLost, Runner
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
+from appliance.engine.trace import TraceWriter
 from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
@@ -54,6 +55,7 @@ class EngineService:
         drain_s: float,
         kv_slots: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        trace: TraceWriter | None = None,
     ) -> None:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`.
 
@@ -82,6 +84,7 @@ class EngineService:
             instance=uuid4().hex,
             clock=clock,
             send=self._put,
+            trace=trace,
         )
         self._clock = clock
         self._drain_s = drain_s

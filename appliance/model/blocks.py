@@ -58,11 +58,7 @@ def build_block(config: ModelConfig, layer: Layer, attention: LayerAttention) ->
     """The block of `config.flow`."""
     mix = _Attention(config, layer, attention)
     mlp = _Mlp(layer.up, ACTIVATIONS[config.activation], gated=config.gated)
-    if config.flow is Flow.SERIAL:
-        return _Serial(layer, mix, mlp)
-    if config.flow is Flow.SANDWICH:
-        return _Sandwich(layer, mix, mlp)
-    return _Parallel(layer, mix, mlp)
+    return JOINS[config.flow](layer, mix, mlp)
 
 
 class _Attention:
@@ -109,40 +105,44 @@ class _Mlp:
         return self._activation(gate).mul_(up)
 
 
-class _Serial:
-    def __init__(self, layer: Layer, mix: _Attention, mlp: _Mlp) -> None:
-        assert layer.mlp_norm is not None
-        self._attention_norm, self._mix, self._output = layer.attention_norm, mix, layer.output
-        self._mlp_norm, self._mlp, self._down = layer.mlp_norm, mlp, layer.down
+def _serial(layer: Layer, mix: _Attention, mlp: _Mlp) -> Block:
+    mlp_norm = layer.mlp_norm
+    assert mlp_norm is not None
 
-    def __call__(self, x: torch.Tensor, turns: torch.Tensor | None, attend: Attend) -> None:
-        self._output.add_to(x, self._mix(self._attention_norm(x), turns, attend))
-        self._down.add_to(x, self._mlp(self._mlp_norm(x)))
+    def block(x: torch.Tensor, turns: torch.Tensor | None, attend: Attend) -> None:
+        layer.output.add_to(x, mix(layer.attention_norm(x), turns, attend))
+        layer.down.add_to(x, mlp(mlp_norm(x)))
 
-
-class _Sandwich:
-    def __init__(self, layer: Layer, mix: _Attention, mlp: _Mlp) -> None:
-        assert layer.post_attention_norm is not None
-        assert layer.mlp_norm is not None
-        assert layer.post_mlp_norm is not None
-        self._attention_norm, self._mix, self._output = layer.attention_norm, mix, layer.output
-        self._mlp_norm, self._mlp, self._down = layer.mlp_norm, mlp, layer.down
-        self._post_attention_norm = layer.post_attention_norm
-        self._post_mlp_norm = layer.post_mlp_norm
-
-    def __call__(self, x: torch.Tensor, turns: torch.Tensor | None, attend: Attend) -> None:
-        mixed = self._mix(self._attention_norm(x), turns, attend)
-        x += self._post_attention_norm(self._output(mixed))
-        x += self._post_mlp_norm(self._down(self._mlp(self._mlp_norm(x))))
+    return block
 
 
-class _Parallel:
-    def __init__(self, layer: Layer, mix: _Attention, mlp: _Mlp) -> None:
-        self._attention_norm, self._mix, self._output = layer.attention_norm, mix, layer.output
-        self._mlp_norm, self._mlp, self._down = layer.mlp_norm, mlp, layer.down
+def _sandwich(layer: Layer, mix: _Attention, mlp: _Mlp) -> Block:
+    mlp_norm = layer.mlp_norm
+    post_attention_norm, post_mlp_norm = layer.post_attention_norm, layer.post_mlp_norm
+    assert mlp_norm is not None
+    assert post_attention_norm is not None
+    assert post_mlp_norm is not None
 
-    def __call__(self, x: torch.Tensor, turns: torch.Tensor | None, attend: Attend) -> None:
-        normed = self._attention_norm(x)
-        inner = self._mlp(normed if self._mlp_norm is None else self._mlp_norm(x))
-        self._output.add_to(x, self._mix(normed, turns, attend))
-        self._down.add_to(x, inner)
+    def block(x: torch.Tensor, turns: torch.Tensor | None, attend: Attend) -> None:
+        mixed = mix(layer.attention_norm(x), turns, attend)
+        x += post_attention_norm(layer.output(mixed))
+        x += post_mlp_norm(layer.down(mlp(mlp_norm(x))))
+
+    return block
+
+
+def _parallel(layer: Layer, mix: _Attention, mlp: _Mlp) -> Block:
+    def block(x: torch.Tensor, turns: torch.Tensor | None, attend: Attend) -> None:
+        normed = layer.attention_norm(x)
+        inner = mlp(normed if layer.mlp_norm is None else layer.mlp_norm(x))
+        layer.output.add_to(x, mix(normed, turns, attend))
+        layer.down.add_to(x, inner)
+
+    return block
+
+
+JOINS: dict[Flow, Callable[[Layer, _Attention, _Mlp], Block]] = {
+    Flow.SERIAL: _serial,
+    Flow.SANDWICH: _sandwich,
+    Flow.PARALLEL: _parallel,
+}

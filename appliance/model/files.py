@@ -6,13 +6,15 @@ one line that names the file and the cause.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from appliance.errors import ModelError
 from appliance.model.config import ModelConfig, read_config
 from appliance.model.fields import read_json
-from appliance.model.gguf_llama import check_gguf
+from appliance.model.gguf_model import check_gguf, read_model
 from appliance.model.layout import tensor_name, tensor_shapes
 from appliance.model.safetensors_reader import (
     INDEX_FILE,
@@ -27,20 +29,38 @@ COMPARE_BYTES = 2**24
 
 def check_model(path: Path) -> None:
     """Check a model directory (Hugging Face layout) or a .gguf file; raises ModelError."""
-    try:
+    with _readable(path):
         if path.suffix == ".gguf":
             check_gguf(path)
         else:
             _check_directory(path)
+
+
+def read_shape(path: Path) -> ModelConfig:
+    """The shape of a model directory, from its config alone, or of a .gguf file; raises ModelError."""
+    with _readable(path):
+        if path.suffix == ".gguf":
+            return read_model(path).config
+        return _directory_config(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ModelError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
-def _check_directory(path: Path) -> None:
+def _directory_config(path: Path) -> ModelConfig:
     if not path.is_dir():
         problem = "not a model directory or .gguf file" if path.exists() else "no such file"
         raise ModelError(f"{path}: {problem}")
-    config = read_config(path)
+    return read_config(path)
+
+
+def _check_directory(path: Path) -> None:
+    config = _directory_config(path)
     _check_weight_files(path)
     _check_tensors(path, config, model_tensors(path, config.names))
     _check_tokenizer(path, config)

@@ -1,4 +1,4 @@
-"""Conversion of a llama GGUF file into a float32 Hugging Face directory. Never: torch, downloads.
+"""Conversion of a GGUF file into a float32 Hugging Face directory. Never: torch, downloads.
 
 Tensor by tensor, so memory stays near the largest tensor; the directory appears under its name only
 when it is whole.
@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,15 +22,16 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from appliance.errors import ModelError
-from appliance.model.gguf_llama import LlamaGguf, read_llama
-from appliance.model.gguf_reader import GgufTensor
-from appliance.model.layout import tensor_shapes
+from appliance.model.gguf_model import GgufModel, Source, read_model
 from appliance.model.manifest import file_sha256, write_manifest
 from appliance.model.safetensors_reader import SINGLE_FILE
+from appliance.model.shape import ModelConfig, Norm, QkvOrder
 
 CHUNK_ELEMENTS = 2**24
 DATA_ALIGNMENT = 64
 """The data starts on a cache line; the format itself asks for 8 bytes."""
+
+Change: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 FRACTION_WEIGHTS = 0.9
 """Share of the progress bar; the rest is digests and flushing to disk."""
@@ -42,15 +43,15 @@ def convert_gguf(source: Path, target: Path, progress: Callable[[float], None]) 
     `progress` gets fractions from 0 to 1. An existing `target` is replaced at the end. Raises
     ModelError for a bad file and for a disk that is full; nothing is left behind then.
     """
-    llama = read_llama(source)
+    model = read_model(source)
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        _write_weights(llama, partial / SINGLE_FILE, lambda part: progress(FRACTION_WEIGHTS * part))
-        _write_json(partial / "config.json", llama.config_json)
-        _write_json(partial / "generation_config.json", llama.generation_json)
-        _write_json(partial / "tokenizer.json", llama.tokenizer.tokenizer_json)
-        _write_json(partial / "tokenizer_config.json", llama.tokenizer.config_json)
+        _write_weights(model, partial / SINGLE_FILE, lambda part: progress(FRACTION_WEIGHTS * part))
+        _write_json(partial / "config.json", model.config_json)
+        _write_json(partial / "generation_config.json", model.generation_json)
+        _write_json(partial / "tokenizer.json", model.tokenizer.tokenizer_json)
+        _write_json(partial / "tokenizer_config.json", model.tokenizer.config_json)
         write_manifest(partial, source_sha256=file_sha256(source))
         for path in (*partial.iterdir(), partial):
             _flush(path)
@@ -60,73 +61,91 @@ def convert_gguf(source: Path, target: Path, progress: Callable[[float], None]) 
         cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
         raise ModelError(
             f"{target}: cannot be written: {cause} (the converted model needs "
-            f"{_data_bytes(llama) / 1e6:.0f} MB)"
+            f"{_data_bytes(model) / 1e6:.0f} MB)"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_weights(llama: LlamaGguf, path: Path, progress: Callable[[float], None]) -> None:
-    shapes = tensor_shapes(llama.config)
-    total, done = _data_bytes(llama), 0
-    with path.open("wb") as file, llama.gguf.path.open("rb") as source:
-        file.write(_safetensors_header(shapes))
-        for name in shapes:
-            tensor = llama.gguf.tensors[llama.sources[name]]
-            for chunk in _chunks(llama, name, tensor, source):
+def _write_weights(model: GgufModel, path: Path, progress: Callable[[float], None]) -> None:
+    total, done = _data_bytes(model), 0
+    with path.open("wb") as file, model.gguf.path.open("rb") as stored:
+        file.write(_safetensors_header(model.sources))
+        for source in model.sources:
+            for chunk in _chunks(model.config, source, stored):
                 file.write(chunk.data)
                 done += chunk.nbytes
                 progress(done / total)
 
 
-def _data_bytes(llama: LlamaGguf) -> int:
-    return sum(4 * math.prod(shape) for shape in tensor_shapes(llama.config).values())
+def _data_bytes(model: GgufModel) -> int:
+    return sum(4 * math.prod(source.shape) for source in model.sources)
 
 
-def _safetensors_header(shapes: dict[str, tuple[int, ...]]) -> bytes:
+def _safetensors_header(sources: tuple[Source, ...]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
-    for name, shape in shapes.items():
-        end = offset + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
+    for source in sources:
+        end = offset + 4 * math.prod(source.shape)
+        header[source.name] = {
+            "dtype": "F32",
+            "shape": source.shape,
+            "data_offsets": [offset, end],
+        }
         offset = end
     encoded = msgspec.json.encode(header)
     encoded += b" " * (-(8 + len(encoded)) % DATA_ALIGNMENT)
     return len(encoded).to_bytes(8, "little") + encoded
 
 
-def _chunks(
-    llama: LlamaGguf, name: str, tensor: GgufTensor, source: BinaryIO
-) -> Iterator[NDArray[np.float32]]:
-    """The tensor's rows as float32, in pieces; q and k whole, in the order Hugging Face has them."""
-    heads = None
-    if name.endswith("q_proj.weight"):
-        heads = llama.config.heads
-    elif name.endswith("k_proj.weight"):
-        heads = llama.config.kv_heads
+def _chunks(config: ModelConfig, source: Source, file: BinaryIO) -> Iterator[NDArray[np.float32]]:
+    """The tensor as float32, in pieces of rows; whole where its rows stand in another order."""
+    tensor = source.tensor
+    change = _change(config, source.role)
     rows, width = math.prod(tensor.shape[:-1]), tensor.shape[-1]
     row_bytes = width // tensor.type.block * tensor.type.block_bytes
-    step = rows if heads else max(1, CHUNK_ELEMENTS // width)
+    step = rows if change else max(1, CHUNK_ELEMENTS // width)
     kind = GGMLQuantizationType(tensor.type.number)
-    source.seek(tensor.offset)
+    file.seek(tensor.offset)
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        raw = np.frombuffer(source.read(count * row_bytes), dtype=np.uint8)
-        chunk = dequantize(raw.reshape(count, row_bytes), kind).reshape(count, width)
-        if heads:
-            chunk = unpermute(chunk, heads)
+        raw = np.frombuffer(file.read(count * row_bytes), dtype=np.uint8)
+        chunk = dequantize(raw.reshape(count, row_bytes), kind)
+        if change:
+            chunk = change(chunk.reshape(tensor.shape))
         yield np.ascontiguousarray(chunk, dtype=np.float32)
 
 
+def _change(config: ModelConfig, role: str) -> Change | None:
+    """What undoes the change llama.cpp's converter made to tensors of a role (conversion/*.py)."""
+    module = role.partition(".")[0]
+    if config.family == "llama" and module in ("q", "k"):
+        heads = config.heads if module == "q" else config.kv_heads
+        return lambda rows: unpermute(rows, heads)
+    if config.family == "falcon" and module == "qkv" and config.qkv_order is QkvOrder.GROUPED:
+        return lambda rows: regroup(rows, config.heads, config.kv_heads)
+    if config.norm is Norm.RMS_OFFSET and module.endswith("norm"):
+        # The files hold the whole factor.
+        return lambda weight: weight - np.float32(1)
+    return None
+
+
 def unpermute(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Undo llama.cpp's row order of q and k, [heads * head_dim, in].
+    """Undo llama.cpp's row order of q and k, [heads * head_dim, in] or their biases without `in`.
 
     llama.cpp rotates neighbouring pairs, Hugging Face rotates element i with i + head_dim / 2, so its
     converter stores row i of the first half and row i of the second half of each head side by side.
     """
-    out, width = rows.shape
-    pairs = rows.reshape(heads, out // heads // 2, 2, width)
-    return pairs.swapaxes(1, 2).reshape(out, width)
+    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
+def regroup(rows: NDArray[np.float32], heads: int, kv_heads: int) -> NDArray[np.float32]:
+    """Rows of all q, then k, then v, as falcon has them: each K/V head with its queries before it."""
+    by_head = rows.reshape(heads + 2 * kv_heads, -1, *rows.shape[1:])
+    q, k, v = np.split(by_head, [heads, heads + kv_heads])
+    queries = q.reshape(kv_heads, heads // kv_heads, *q.shape[1:])
+    return np.concatenate([queries, k[:, None], v[:, None]], axis=1).reshape(rows.shape)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class TokenizerFiles:
     pad_id: int | None
 
 
-def build_tokenizer(gguf: Gguf) -> TokenizerFiles:
+def build_tokenizer(gguf: Gguf, architecture: str) -> TokenizerFiles:
     """Rebuild the tokenizer; raises ModelError when its kind is not known for certain."""
     metadata, path = gguf.metadata, gguf.path
     kind = metadata.get("tokenizer.ggml.model")
@@ -86,7 +86,7 @@ def build_tokenizer(gguf: Gguf) -> TokenizerFiles:
     config_json: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": metadata.get("llama.context_length"),
+        "model_max_length": metadata.get(f"{architecture}.context_length"),
         **{f"{name}_token": names[i] for name, i in named.items() if i is not None},
     }
     template = metadata.get("tokenizer.chat_template")

@@ -22,10 +22,11 @@ from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
-from appliance.config import Config
+from appliance.config import Config, engine_configs
 from appliance.errors import ConfigError, StorageUnavailable
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
+from appliance.prompt.namespace import PUBLIC
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
 from appliance.server.drain import Drain
@@ -36,6 +37,7 @@ from appliance.store.ledger import Ledger
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.wire.client import EngineClient
+from appliance.wire.engines import Engines
 
 log = logging.getLogger("appliance.server")
 
@@ -77,7 +79,7 @@ async def _serve(
     drain = Drain()
     hurry = asyncio.Event()
     _on_signals(drain, hurry)
-    async with _pool(config) as pool, EngineClient(config.paths.engine_socket) as engine:
+    async with _pool(config) as pool, engines_of(config) as engine:
         services = build_services(config, text, characters, pool, engine, drain)
         migrating = asyncio.create_task(_migrate(pool, services.readiness))
         runner = create_runner(services, keys)
@@ -152,7 +154,7 @@ def build_services(
     text: ModelText,
     characters: Characters,
     pool: Pool,
-    engine: EngineClient,
+    engine: Engines,
     drain: Drain,
 ) -> Services:
     """Everything the handlers share, over an open pool and a started engine client."""
@@ -178,6 +180,15 @@ def build_services(
         drain=drain,
         readiness=Readiness(engine=engine, pool=pool, drain=drain),
     )
+
+
+def engines_of(config: Config) -> Engines:
+    """Clients of all engines of a configuration, to be entered."""
+    clients = {
+        own.paths.engine_name: EngineClient(own.paths.engine_socket)
+        for own in engine_configs(config)
+    }
+    return Engines(clients, public=PUBLIC)
 
 
 @asynccontextmanager

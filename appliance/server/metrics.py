@@ -57,26 +57,39 @@ class Metrics:
         self._tokens.labels(kind="prompt_computed").inc(prompt - cached)
         self._tokens.labels(kind="generated").inc(new)
 
-    def exposition(self, engine: Mapping[str, float] | None) -> bytes:
-        """The Prometheus text of everything, with the engine's gauges (None: the engine is away)."""
+    def exposition(self, engines: Mapping[str, Mapping[str, float] | None]) -> bytes:
+        """The Prometheus text of everything, with the gauges of each engine (None: it is away)."""
         text = generate_latest(self.registry)
         gauges = CollectorRegistry()
-        gauges.register(_EngineGauges(engine))
+        gauges.register(_EngineGauges(engines))
         return text + generate_latest(gauges)
 
 
 class _EngineGauges:
-    """One answer of the engine as gauges `appliance_engine_*`."""
+    """The engines' answers as gauges `appliance_engine_*`; of several, each has the label `engine`."""
 
-    def __init__(self, values: Mapping[str, float] | None) -> None:
-        self._values = values
+    def __init__(self, engines: Mapping[str, Mapping[str, float] | None]) -> None:
+        self._engines = engines
 
     def collect(self) -> list[GaugeMetricFamily]:
-        up = GaugeMetricFamily(
-            "appliance_engine_up", "Whether the engine answers.", value=float(bool(self._values))
-        )
-        values = sorted((self._values or {}).items())
-        return [up] + [
-            GaugeMetricFamily(f"appliance_engine_{name}", "As told by the engine.", value=value)
-            for name, value in values
-        ]
+        up = self._family("up", "Whether the engine answers.")
+        families = [up]
+        for engine, values in self._engines.items():
+            self._add(up, engine, float(bool(values)))
+        for name in sorted({name for values in self._engines.values() for name in values or ()}):
+            family = self._family(name, "As told by the engine.")
+            for engine, values in self._engines.items():
+                if values and name in values:
+                    self._add(family, engine, values[name])
+            families.append(family)
+        return families
+
+    def _family(self, name: str, about: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"appliance_engine_{name}", about, labels=self._labels)
+
+    def _add(self, family: GaugeMetricFamily, engine: str, value: float) -> None:
+        family.add_metric([engine] if self._labels else [], value)
+
+    @property
+    def _labels(self) -> list[str]:
+        return ["engine"] if len(self._engines) > 1 else []

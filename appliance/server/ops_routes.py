@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-
 import msgspec
 from aiohttp import web
 
-from appliance.errors import ApplianceError
-from appliance.server.services import SERVICES, Services
+from appliance.server.services import SERVICES
 
 ENGINE_TIMEOUT_S = 2.0
 
@@ -20,12 +16,19 @@ async def live(_: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when a chat can be answered and stored, else 503; both with the reasons as JSON."""
-    reasons = await request.app[SERVICES].readiness.reasons()
-    told = {
+    """200 when a chat can be answered and stored, else 503; both with the reasons as JSON.
+
+    Of several engines one is enough; `engines` then says which are there.
+    """
+    services = request.app[SERVICES]
+    reasons = await services.readiness.reasons()
+    told: dict[str, object] = {
         "ready": not reasons,
         "reasons": [{"part": reason.part, "message": reason.message} for reason in reasons],
     }
+    engines = services.engine.ready_by_name
+    if len(engines) > 1:
+        told["engines"] = engines
     return web.Response(
         status=503 if reasons else 200,
         body=msgspec.json.encode(told),
@@ -35,17 +38,11 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Prometheus text: the server's own counters and the engine's gauges."""
+    """Prometheus text: the server's own counters and the engines' gauges."""
     services = request.app[SERVICES]
+    answers = await services.engine.ask_each(timeout_s=ENGINE_TIMEOUT_S)
+    values = {name: None if answer is None else answer.values for name, answer in answers.items()}
     return web.Response(
-        body=services.metrics.exposition(await _engine_values(services)),
+        body=services.metrics.exposition(values),
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
     )
-
-
-async def _engine_values(services: Services) -> Mapping[str, float] | None:
-    try:
-        async with asyncio.timeout(ENGINE_TIMEOUT_S):
-            return (await services.engine.ask()).values
-    except (ApplianceError, TimeoutError):
-        return None

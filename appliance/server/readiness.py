@@ -9,7 +9,7 @@ from appliance.errors import StorageUnavailable
 from appliance.server.drain import Drain
 from appliance.store.pool import Pool, acquired
 from appliance.store.retry import DatabaseFailure
-from appliance.wire.client import EngineClient
+from appliance.wire.engines import Engines
 
 DATABASE_TIMEOUT_S = 1.0
 
@@ -25,7 +25,7 @@ class Reason:
 class Readiness:
     """Knows the engine, the database and the drain; `schema_ready` is set once migrations are done."""
 
-    def __init__(self, *, engine: EngineClient, pool: Pool, drain: Drain) -> None:
+    def __init__(self, *, engine: Engines, pool: Pool, drain: Drain) -> None:
         self._engine = engine
         self._pool = pool
         self._drain = drain

@@ -16,7 +16,7 @@ from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
 from appliance.server.streams import Streams
-from appliance.wire.client import EngineClient
+from appliance.wire.engines import Engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Services:
     turns: Turns
     conversations: Conversations
     completions: Completions
-    engine: EngineClient
+    engine: Engines
     characters: Characters
     tokenizer: Tokenizer
     metrics: Metrics

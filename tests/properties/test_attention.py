@@ -27,9 +27,12 @@ PAGES = 24
 CPU = torch.device("cpu")
 
 
+Shape = tuple[int, int, int, int, list[tuple[int, int]], int | None, float | None, int]
+
+
 @st.composite
-def shapes(draw: st.DrawFn) -> tuple[int, int, int, int, list[tuple[int, int]], int | None, int]:
-    """(kv heads, queries per key head, head_dim, page_size, [(cached, new)], window, seed)."""
+def shapes(draw: st.DrawFn) -> Shape:
+    """(kv heads, queries per key head, head_dim, page_size, [(cached, new)], window, soft-cap, seed)."""
     return (
         draw(st.sampled_from([1, 2, 3, 4])),
         draw(st.sampled_from([1, 2, 3])),
@@ -37,6 +40,7 @@ def shapes(draw: st.DrawFn) -> tuple[int, int, int, int, list[tuple[int, int]], 
         draw(st.sampled_from([1, 3, 4, 16])),
         draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=1, max_size=4)),
         draw(st.none() | st.integers(1, 12)),
+        draw(st.none() | st.sampled_from([0.5, 30.0])),
         draw(st.integers(0, 2**32 - 1)),
     )
 
@@ -46,11 +50,11 @@ def shapes(draw: st.DrawFn) -> tuple[int, int, int, int, list[tuple[int, int]], 
 @settings(max_examples=40, deadline=None)
 @given(shape=shapes())
 def test_a_back_end_agrees_with_the_reference(
-    backend: Backend,
-    dtype: torch.dtype,
-    shape: tuple[int, int, int, int, list[tuple[int, int]], int | None, int],
+    backend: Backend, dtype: torch.dtype, shape: Shape
 ) -> None:
-    kv_heads, repeat, head_dim, page_size, lengths, window, seed = shape
+    kv_heads, repeat, head_dim, page_size, lengths, window, softcap, seed = shape
+    if backend is cpu_attention:
+        softcap = None  # The kernel knows none: `choose_backend`.
     heads = kv_heads * repeat
     random = torch.Generator().manual_seed(seed)
     needed = [-(-(cached + new) // page_size) for cached, new in lengths]
@@ -75,7 +79,7 @@ def test_a_back_end_agrees_with_the_reference(
         torch.randn(batch.tokens, count, head_dim, generator=random)
         for count in (heads, kv_heads, kv_heads)
     )
-    layer = LayerAttention(kv_layer=1, scale=head_dim**-0.5, window=window)
+    layer = LayerAttention(kv_layer=1, scale=head_dim**-0.5, window=window, softcap=softcap)
     outputs = []
     for cache, function in zip(caches, (reference_attention, backend), strict=True):
         cache.data.copy_(content if cache.scales is None else numbers)

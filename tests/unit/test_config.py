@@ -13,6 +13,7 @@ from appliance.config import (
     Paths,
     ServerConfig,
     dump_config,
+    engine_configs,
     parse_config,
 )
 from appliance.errors import ConfigError
@@ -34,6 +35,9 @@ def test_relative_paths_are_relative_to_the_file() -> None:
     assert config.model.path == Path("/etc/appliance/m")
     assert config.paths.data_dir == Path("/etc/appliance/d")
     assert config.paths.run_dir == Path("/run/x")
+    assert config.engine.trace_path is None
+    traced = MINIMAL + '[engine]\ntrace_path = "t"\n'
+    assert parse_config(traced, base=Path("/e")).engine.trace_path == Path("/e/t")
 
 
 @pytest.mark.parametrize(
@@ -58,3 +62,31 @@ def test_relative_paths_are_relative_to_the_file() -> None:
 def test_a_bad_setting_is_named(text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         parse_config(text, base=Path("/"))
+
+
+def test_each_engine_of_several_has_its_own_device_socket_and_file_of_pages() -> None:
+    text = MINIMAL + '[engine]\ndevices = ["cuda:0", "cuda:1"]\ntrace_path = "t.trace"\n'
+    config = parse_config(text, base=Path("/b"))
+    assert parse_config(dump_config(config), base=Path("/b")) == config
+    own = engine_configs(config)
+    assert [one.engine.device for one in own] == ["cuda:0", "cuda:1"]
+    assert [one.paths.engine_socket.name for one in own] == ["engine-0.sock", "engine-1.sock"]
+    assert own[0].paths.kv_slots != own[1].paths.kv_slots
+    assert own[1].engine.trace_path == Path("/b/t.trace.engine-1")
+    alone = parse_config(MINIMAL, base=Path("/b"))
+    assert engine_configs(alone) == (alone,)
+    assert alone.paths.engine_socket.name == "engine.sock"
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ('devices = ["cuda:0", "cuda:0"]', "cuda:0 twice"),
+        ('devices = ["cpu"]\ndevice = "cpu"', "exclude each other"),
+        ('devices = ["cuda"]', "devices"),
+        ('devices = ["auto"]', "devices"),
+    ],
+)
+def test_devices_that_contradict_are_refused(engine: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parse_config(MINIMAL + "[engine]\n" + engine + "\n", base=Path("/b"))

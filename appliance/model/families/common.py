@@ -8,8 +8,17 @@ from typing import Any
 
 from appliance.errors import ModelError
 from appliance.model.fields import Fields, shown
+from appliance.model.names import TensorNames
 from appliance.model.rope import Rope
-from appliance.model.shape import Activation, LayerConfig
+from appliance.model.shape import (
+    Activation,
+    Biases,
+    Flow,
+    LayerConfig,
+    ModelConfig,
+    Norm,
+    QkvOrder,
+)
 
 LAYERS_MAX = 1024
 
@@ -110,3 +119,46 @@ def special_ids(
         found.append(tuple(values))
     bos, eos = found
     return bos[0] if bos else None, eos
+
+
+def gated_decoder(
+    fields: Fields,
+    generation: dict[str, Any],
+    *,
+    family: str,
+    names: TensorNames,
+    context_tokens: int,
+    per_layer: tuple[LayerConfig, ...],
+    activation: Activation,
+    biases: Biases,
+    tie_default: bool,
+    head_dim_default: int | None = None,
+) -> ModelConfig:
+    """What llama and all its relatives read alike: serial blocks with RMSNorm and a gated MLP."""
+    hidden = fields.count("hidden_size")
+    heads = read_heads(fields, hidden, head_dim_default=head_dim_default)
+    vocab_size = fields.count("vocab_size")
+    bos_id, eos_ids = special_ids(fields, generation, vocab_size)
+    return ModelConfig(
+        family=family,
+        names=names,
+        hidden=hidden,
+        heads=heads.heads,
+        kv_heads=heads.kv_heads,
+        head_dim=heads.head_dim,
+        intermediate=fields.count("intermediate_size"),
+        vocab_size=vocab_size,
+        context_tokens=context_tokens,
+        per_layer=per_layer,
+        norm=Norm.RMS,
+        norm_eps=fields.positive("rms_norm_eps", default=1e-6),
+        flow=Flow.SERIAL,
+        activation=activation,
+        gated=True,
+        qkv_order=QkvOrder.SEPARATE,
+        biases=biases,
+        attention_scale=heads.head_dim**-0.5,
+        tie_embeddings=fields.flag("tie_word_embeddings", default=tie_default),
+        bos_id=bos_id,
+        eos_ids=eos_ids,
+    )

@@ -14,11 +14,10 @@ from appliance.model.families.common import (
     LAYER_KINDS,
     LAYERS_MAX,
     SLIDING,
+    gated_decoder,
     own_layers,
     read_activation,
-    read_heads,
     read_layer_kinds,
-    special_ids,
 )
 from appliance.model.families.llama import LAYOUT
 from appliance.model.fields import Fields, shown
@@ -31,7 +30,6 @@ from appliance.model.shape import (
     LayerConfig,
     ModelConfig,
     Norm,
-    QkvOrder,
 )
 
 HEAD_DIM_DEFAULT = 256
@@ -148,35 +146,20 @@ def _common(
 ) -> ModelConfig:
     """What the three share; context and layers they read in their own ways."""
     fields.refuse("use_bidirectional_attention", "num_kv_shared_layers")
-    hidden = fields.count("hidden_size")
-    heads = read_heads(fields, hidden, head_dim_default=HEAD_DIM_DEFAULT)
-    vocab_size = fields.count("vocab_size")
     bias = fields.flag("attention_bias", default=False)
-    bos_id, eos_ids = special_ids(fields, generation, vocab_size)
-    return ModelConfig(
+    config = gated_decoder(
+        fields,
+        generation,
         family=family,
         names=names,
-        hidden=hidden,
-        heads=heads.heads,
-        kv_heads=heads.kv_heads,
-        head_dim=heads.head_dim,
-        intermediate=fields.count("intermediate_size"),
-        vocab_size=vocab_size,
         context_tokens=context_tokens,
         per_layer=per_layer,
-        norm=Norm.RMS_OFFSET,
-        norm_eps=fields.positive("rms_norm_eps", default=1e-6),
-        flow=Flow.SERIAL,
         activation=activation,
-        gated=True,
-        qkv_order=QkvOrder.SEPARATE,
         biases=Biases(qkv=bias, output=bias),
-        attention_scale=heads.head_dim**-0.5,
-        embedding_scale=hidden**0.5,
-        tie_embeddings=fields.flag("tie_word_embeddings", default=True),
-        bos_id=bos_id,
-        eos_ids=eos_ids,
+        tie_default=True,
+        head_dim_default=HEAD_DIM_DEFAULT,
     )
+    return replace(config, norm=Norm.RMS_OFFSET, embedding_scale=config.hidden**0.5)
 
 
 def _sandwich(

@@ -10,15 +10,14 @@ from typing import Any
 
 from appliance.model.families.common import (
     LAYERS_MAX,
+    gated_decoder,
     own_layers,
     read_activation,
-    read_heads,
-    special_ids,
 )
 from appliance.model.fields import Fields
 from appliance.model.names import TensorNames
 from appliance.model.rope import reach, read_rope
-from appliance.model.shape import Biases, Flow, ModelConfig, Norm, QkvOrder
+from appliance.model.shape import Biases, ModelConfig
 
 LAYOUT = TensorNames()
 
@@ -58,33 +57,18 @@ def parse_plain(
     head_dim_default: int | None = None,
 ) -> ModelConfig:
     """What llama and its relatives share; no windows."""
-    hidden = fields.count("hidden_size")
-    heads = read_heads(fields, hidden, head_dim_default=head_dim_default)
     layers = fields.count("num_hidden_layers", limit=LAYERS_MAX)
-    vocab_size = fields.count("vocab_size")
     context_tokens = fields.count("max_position_embeddings", default=context_default)
     rope = read_rope(fields, context_tokens=context_tokens)
-    bos_id, eos_ids = special_ids(fields, generation, vocab_size)
-    return ModelConfig(
+    return gated_decoder(
+        fields,
+        generation,
         family=family,
         names=LAYOUT,
-        hidden=hidden,
-        heads=heads.heads,
-        kv_heads=heads.kv_heads,
-        head_dim=heads.head_dim,
-        intermediate=fields.count("intermediate_size"),
-        vocab_size=vocab_size,
         context_tokens=reach(rope, context_tokens),
         per_layer=own_layers([None] * layers, [rope] * layers),
-        norm=Norm.RMS,
-        norm_eps=fields.positive("rms_norm_eps", default=1e-6),
-        flow=Flow.SERIAL,
         activation=read_activation(fields, "hidden_act", "silu"),
-        gated=True,
-        qkv_order=QkvOrder.SEPARATE,
         biases=biases,
-        attention_scale=heads.head_dim**-0.5,
-        tie_embeddings=fields.flag("tie_word_embeddings", default=False),
-        bos_id=bos_id,
-        eos_ids=eos_ids,
+        tie_default=False,
+        head_dim_default=head_dim_default,
     )

@@ -127,3 +127,30 @@ def test_an_address_that_is_not_ours_is_an_error_that_names_it() -> None:
 def test_a_bound_socket_takes_connections_before_anybody_accepts_them() -> None:
     with bind_socket("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname(), 1):
         pass
+
+
+async def test_one_of_several_that_cannot_start_again_is_tried_on_and_does_not_end_the_others() -> (
+    None
+):
+    starts: list[Process] = []
+
+    async def start() -> Process:
+        code = "import sys; sys.exit(2)" if starts else SLEEP
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+        starts.append(process)
+        return process
+
+    one = Child(
+        name="engine-0",
+        start=start,
+        stop_signal=signal.SIGTERM,
+        stop_after_s=5,
+        others_go_on=True,
+    )
+    supervisor = Supervisor((one,), print)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: len(starts) == 1)
+    starts[0].kill()
+    await until(lambda: len(starts) >= 3)
+    supervisor.stop()
+    await running

@@ -15,6 +15,7 @@ from appliance.engine.loop import EngineLoop, LoopSettings
 from appliance.engine.sequence import State
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
+from appliance.engine.trace import TraceWriter
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
     Admitted,
@@ -58,6 +59,7 @@ class Driver:
         kv_dtype: torch.dtype = torch.float32,
         waiting_per_tenant_max: int | None = None,
         step_ms_max: float | None = None,
+        trace: TraceWriter | None = None,
     ) -> None:
         self.decoder = decoder
         self.page_size = page_size
@@ -90,6 +92,7 @@ class Driver:
             instance="engine",
             clock=lambda: self.now,
             send=self._record,
+            trace=trace,
         )
         self._ids = (f"r{number}" for number in itertools.count(1))
 

@@ -12,6 +12,7 @@ import pytest
 
 from appliance import tokens
 from appliance.config import Config
+from appliance.engine.trace_file import read_trace
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import Admitted, Finished, Generate, Sampling
 from tests.engine_fixtures import engine_config, start_engine
@@ -33,7 +34,8 @@ def request(request_id: str, new_tokens_max: int) -> Generate:
 async def test_a_signal_lets_running_replies_end_refuses_the_rest_and_exits_with_zero(
     model_directory: Path, tmp_path: Path
 ) -> None:
-    config = engine_config(model_directory, tmp_path, running_max=1)
+    trace = tmp_path / "trace"
+    config = engine_config(model_directory, tmp_path, running_max=1, trace_path=trace)
     process = start_engine(config)
     try:
         async with EngineClient(config.paths.engine_socket) as client:
@@ -55,6 +57,9 @@ async def test_a_signal_lets_running_replies_end_refuses_the_rest_and_exits_with
         assert process.returncode == 0, log
         assert not config.paths.engine_socket.exists()
         assert "Traceback" not in log
+        (recorded,) = read_trace(trace).recorded
+        assert [request.new_tokens for request in recorded.requests] == [200]
+        assert recorded.section.page_size == config.engine.page_size
     finally:
         process.kill()
         process.communicate()

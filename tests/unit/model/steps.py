@@ -9,6 +9,7 @@ from itertools import accumulate
 import torch
 
 from appliance.model.batch import StepBatch
+from appliance.model.decoder import Decoder
 from appliance.tokens import pack
 
 
@@ -39,3 +40,17 @@ def step(pieces: Sequence[Piece], *, page_size: int) -> StepBatch:
         page_starts=pack(accumulate((len(piece.pages) for piece in pieces), initial=0)),
         logit_rows=torch.arange(len(positions)),
     )
+
+
+def stepwise(decoder: Decoder, token_ids: list[int], counts: Sequence[int]) -> torch.Tensor:
+    """Logits of all tokens, computed `counts` tokens at a time and then one at a time."""
+    page_size, left = 4, list(counts)
+    pages = list(range(-(-len(token_ids) // page_size)))[::-1]
+    cache = decoder.new_cache(len(pages), page_size)
+    rows, start = [], 0
+    while start < len(token_ids):
+        count = left.pop(0) if left else 1
+        piece = Piece(token_ids=token_ids[start : start + count], start=start, pages=pages)
+        rows.append(decoder.forward(step([piece], page_size=page_size), cache))
+        start += count
+    return torch.cat(rows)

@@ -11,6 +11,7 @@ import pytest
 
 from appliance.errors import ModelError
 from appliance.model.config import parse_config, read_config
+from tests.family_fixtures import FAMILIES, SCALINGS
 from tests.model_fixtures import tiny_model
 
 
@@ -95,6 +96,76 @@ def test_remote_code_named_by_auto_map_is_ignored() -> None:
 def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=re.escape(words)):
         parse(**fields)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "words"),
+    [
+        ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types"),
+        ("mistral", {"sliding_window": -1}, "sliding_window is -1"),
+        ("qwen2", {"max_window_layers": "all"}, "max_window_layers is 'all'"),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "use_sliding_window is not true"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "not a list of 2 layers"),
+        ("qwen3", {"layer_types": ["linear_attention"] * 2}, "layer_types has 'linear_attention'"),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma", {"hidden_act": "silly"}, "hidden_act 'silly'"),
+        ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0"),
+        ("gemma2", {"num_kv_shared_layers": 1}, "num_kv_shared_layers 1"),
+        ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
+        ("gemma3", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0"),
+        ("gemma3", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters has rope_theta"),
+        ("falcon, grouped", {"alibi": True}, "alibi True is not supported"),
+        ("falcon, grouped", {"parallel_attn": False}, "parallel_attn false"),
+        ("falcon, grouped", {"num_kv_heads": 3}, "num_kv_heads 3 does not fit"),
+        ("falcon, multi-query", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2"),
+        ("falcon, multi-head", {"num_kv_heads": 2}, "num_kv_heads 2 does not fit"),
+        ("gpt_bigcode", {"add_cross_attention": True}, "add_cross_attention True"),
+        ("gpt_bigcode", {"n_embd": 66}, "hidden_size 66 is not a multiple of 4 heads"),
+    ],
+)
+def test_what_a_family_does_not_do_is_refused_by_name(
+    family: str, fields: dict[str, Any], words: str
+) -> None:
+    base = {"vocab_size": 266, **FAMILIES[family]}
+    assert parse_config(base, {}, "config.json").layers >= 2
+    with pytest.raises(ModelError, match=re.escape(words)):
+        parse_config(base | fields, {}, "config.json")
+
+
+def test_an_absent_field_is_the_familys_default_and_null_is_none() -> None:
+    def parsed(family: str, **fields: Any) -> Any:
+        base = {"vocab_size": 266, **FAMILIES[family], **fields}
+        return parse_config({k: v for k, v in base.items() if v != "absent"}, {}, "config.json")
+
+    def windows(config: Any) -> list[int | None]:
+        return [layer.window for layer in config.per_layer]
+
+    assert windows(parsed("mistral", sliding_window="absent")) == [4096, 4096]
+    assert windows(parsed("mistral", sliding_window=None)) == [None, None]
+    capped = parsed("gemma2", attn_logit_softcapping="absent", final_logit_softcapping="absent")
+    assert (capped.attention_softcap, capped.logit_softcap) == (50.0, 30.0)
+    bare = parsed("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (bare.attention_softcap, bare.logit_softcap) == (None, None)
+    assert windows(parsed("gemma2")) == [8, None]
+    assert parsed("gemma2", head_dim="absent").head_dim == 256
+    assert parsed("qwen3", head_dim="absent").head_dim == 128
+    assert parsed("gemma3").per_layer[0].rope.theta == 10_000
+    assert parsed("gemma3").per_layer[5].rope.theta == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "context_tokens"),
+    [("linear", 64), ("dynamic", 256), ("llama3", 64), ("yarn", 64)],
+)
+def test_a_scaling_reaches_as_far_as_its_config_says(name: str, context_tokens: int) -> None:
+    def reached(**fields: Any) -> int:
+        base = {"vocab_size": 266, **FAMILIES["llama"], "rope_scaling": SCALINGS[name], **fields}
+        return parse_config(base, {}, "config.json").context_tokens
+
+    assert reached() == context_tokens
+    if name == "yarn":
+        # Published configs also give the length before scaling as max_position_embeddings.
+        assert reached(max_position_embeddings=16) == 64
 
 
 @pytest.mark.parametrize(

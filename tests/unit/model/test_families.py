@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from appliance.model.attention import cpu_attention, reference_attention, torch_attention
+from appliance.model.config import read_config
 from appliance.model.decoder import Decoder, load_model
+from appliance.model.weights import load_weights
 from tests.family_fixtures import (
     FAMILIES,
     SCALINGS,
@@ -18,23 +24,9 @@ from tests.family_fixtures import (
     save_model,
     whole_logits,
 )
-from tests.unit.model.steps import Piece, step
+from tests.unit.model.steps import stepwise
 
 TOLERANCE = 1e-4
-PAGE_SIZE = 4
-
-
-def stepwise(decoder: Decoder, token_ids: list[int], counts: list[int]) -> torch.Tensor:
-    """Logits of all tokens, computed `counts` tokens at a time and then one at a time."""
-    pages = list(range(-(-len(token_ids) // PAGE_SIZE)))[::-1]
-    cache = decoder.new_cache(len(pages), PAGE_SIZE)
-    rows, start = [], 0
-    while start < len(token_ids):
-        count = counts.pop(0) if counts else 1
-        piece = Piece(token_ids=token_ids[start : start + count], start=start, pages=pages)
-        rows.append(decoder.forward(step([piece], page_size=PAGE_SIZE), cache))
-        start += count
-    return torch.cat(rows)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -61,3 +53,109 @@ def test_a_scaled_rotation_gives_the_logits_of_transformers_past_the_original_le
     token_ids = prompt(60)
     want = whole_logits(model, token_ids)
     torch.testing.assert_close(stepwise(decoder, token_ids, [29]), want, atol=TOLERANCE, rtol=0)
+
+
+def grown_logits(model: Any, token_ids: list[int], start: int) -> torch.Tensor:
+    """`transformers`' logits, the first `start` tokens in one pass and the others one by one."""
+    with torch.inference_mode():
+        out = model(torch.tensor([token_ids[:start]]), use_cache=True)
+        rows, cache = [out.logits[0]], out.past_key_values
+        for token_id in token_ids[start:]:
+            out = model(torch.tensor([[token_id]]), cache=cache, use_cache=True)
+            rows.append(out.logits[0])
+    return torch.cat(rows)
+
+
+def test_dynamic_scaling_is_that_of_transformers_growing_token_by_token(tmp_path: Path) -> None:
+    rope = {"rope_theta": 10000.0, **SCALINGS["dynamic"]}
+    model = random_model(
+        **FAMILIES["llama"] | {"max_position_embeddings": 16, "rope_parameters": rope}
+    )
+    decoder = load_model(save_model(model, tmp_path), "cpu", None)
+    assert decoder.config.context_tokens == 64
+    token_ids = prompt(60)
+    want = grown_logits(model, token_ids, 13)
+    got = stepwise(decoder, token_ids, [13])
+    torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
+    # And whatever was computed together: a cached key depends on its position alone.
+    got = stepwise(decoder, token_ids, [60])
+    torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
+
+
+def test_global_layers_of_gemma3_scale_their_rotation_and_local_ones_do_not(
+    tmp_path: Path,
+) -> None:
+    fields = FAMILIES["gemma3"] | {
+        "rope_theta": 5000.0,
+        "rope_local_base_freq": 700.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    model = random_model(**fields)
+    # As `transformers` 5 writes it, and as the published configs are.
+    directory = save_model(model, tmp_path)
+    token_ids = prompt(40)
+    want = whole_logits(model, token_ids)
+    decoder = load_model(directory, "cpu", None)
+    assert [layer.window for layer in decoder.config.per_layer] == [8] * 5 + [None]
+    torch.testing.assert_close(stepwise(decoder, token_ids, [29]), want, atol=TOLERANCE, rtol=0)
+    config = json.loads((directory / "config.json").read_text())
+    del config["rope_parameters"], config["layer_types"]
+    (directory / "config.json").write_text(json.dumps(config | fields))
+    decoder = load_model(directory, "cpu", None)
+    torch.testing.assert_close(stepwise(decoder, token_ids, [29]), want, atol=TOLERANCE, rtol=0)
+
+
+def test_a_layer_may_read_the_keys_and_values_of_another(tmp_path: Path) -> None:
+    """The oracle is `transformers` with the projections of the second layer replaced by the first's."""
+    model = random_model(**FAMILIES["qwen3"] | {"num_hidden_layers": 3})
+    directory = save_model(model, tmp_path)
+    layers = model.model.layers
+    layers[1].self_attn.k_norm = layers[0].self_attn.k_norm
+    saved = {}
+    for name in ("k_proj", "v_proj"):
+        getattr(layers[0].self_attn, name).register_forward_hook(
+            lambda _module, _inputs, out, name=name: saved.update({name: out})
+        )
+        getattr(layers[1].self_attn, name).register_forward_hook(
+            lambda _module, _inputs, _out, name=name: saved[name]
+        )
+    config = read_config(directory)
+    first, second, third = config.per_layer
+    shared = replace(config, per_layer=(first, replace(second, kv_layer=0), third))
+    assert shared.kv_layers == 2
+    cpu = torch.device("cpu")
+    weights = load_weights(directory, shared, cpu)
+    token_ids = prompt(40)
+    want = whole_logits(model, token_ids)
+    for backend in (cpu_attention, torch_attention, reference_attention):
+        decoder = Decoder(shared, weights, fingerprint="test", device=cpu, backend=backend)
+        assert decoder.new_cache(1, 4).data.shape[0] == 2
+        got = stepwise(decoder, token_ids, [11, 3, 24])
+        torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)
+
+
+def test_the_language_model_inside_gemma3s_image_model_is_found(tmp_path: Path) -> None:
+    text = random_model(**FAMILIES["gemma3"])
+    directory = save_model(text, tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    wrapper = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "eos_token_id": [2, 0],
+        "text_config": {name: config[name] for name in config if name != "eos_token_id"},
+        "vision_config": {"model_type": "siglip_vision_model"},
+    }
+    (directory / "config.json").write_text(json.dumps(wrapper))
+    (directory / "generation_config.json").unlink()
+    tensors = load_file(directory / "model.safetensors")
+    token_ids = prompt(40)
+    want = whole_logits(text, token_ids)
+    for prefix, vision in (("language_model.model.", ""), ("model.language_model.", "model.")):
+        renamed = {prefix + name.removeprefix("model."): t for name, t in tensors.items()}
+        renamed[f"{vision}vision_tower.embeddings.weight"] = torch.ones(3)
+        renamed[f"{vision}multi_modal_projector.weight"] = torch.ones(3)
+        save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
+        decoder = load_model(directory, "cpu", None)
+        assert decoder.config.eos_ids == (2, 0)
+        got = stepwise(decoder, token_ids, [29])
+        torch.testing.assert_close(got, want, atol=TOLERANCE, rtol=0)

@@ -139,8 +139,10 @@ def test_many_tiny_strings_do_not_fill_the_memory(tmp_path: Path) -> None:
             "is part 2 of 3 of a split GGUF",
         ),
         (
-            lambda path: write_gguf(path, tiny_model(), fields={"llama.rope.scaling.type": "yarn"}),
-            "rope scaling 'yarn' is not supported",
+            lambda path: write_gguf(
+                path, tiny_model(), fields={"llama.rope.scaling.type": "longrope"}
+            ),
+            "rope scaling 'longrope' is not supported",
         ),
         (
             lambda path: write_gguf(path, tiny_model(), fields={"llama.expert_count": 8}),

@@ -24,10 +24,9 @@ from appliance.prompt.model_text import ModelText
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
 from appliance.server.drain import Drain
-from appliance.server.main import PROMPTS_DIR, build_services
+from appliance.server.main import PROMPTS_DIR, build_services, engines_of
 from appliance.server.services import Services
 from appliance.store.pool import connect
-from appliance.wire.client import EngineClient
 from tests.script_model import EOS, write_script_model
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.sse_parser import SseEvent, SseParser
@@ -195,9 +194,13 @@ async def served(
     """A server in front of the engine that listens at the configuration's socket: its port, its parts."""
     assert config.database.url is not None
     pool = await connect(config.database.url, config.database)
-    async with EngineClient(config.paths.engine_socket) as client:
-        await asyncio.wait_for(client.wait_ready(), 5)
-        services = build_services(config, text, Characters.load(PROMPTS_DIR), pool, client, Drain())
+    async with engines_of(config) as engines:
+        async with asyncio.timeout(5):
+            while not all(engines.ready_by_name.values()):
+                await asyncio.sleep(0.005)
+        services = build_services(
+            config, text, Characters.load(PROMPTS_DIR), pool, engines, Drain()
+        )
         services.readiness.schema_ready = True
         runner = create_runner(services, Keys.from_config(config.server))
         runner._kwargs["handler_cancellation"] = handler_cancellation

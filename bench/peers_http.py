@@ -1,0 +1,138 @@
+"""The same chats against this product and its peers over HTTP, one server after the other, in one run.
+
+Servers are started and stopped here, by process id, on 127.0.0.1, with the same weights, requests and
+number of threads. What is missing or fails is said and not hidden. The machine must be quiet:
+`python -m bench.peers_http --peers FOLDER --gguf FILE [--servers appliance,llama,vllm,transformers]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import signal
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import workload
+from bench.chat_load import ChatClient, LoadShape
+from bench.peer_servers import RECIPES, Places, ServerRecipe, running
+
+HISTORY = 100
+LOG_LINES_SHOWN = 15
+
+
+def main() -> int:
+    """Measure and print; 1 when a server that is there failed or an answer was lost."""
+    options = _options()
+    # A killed run must not leave a server behind: the way out goes through its context.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threads = len(os.sched_getaffinity(0))
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} {platform.machine()} {_cpu()}, {threads} cores, "
+        f"load before {os.getloadavg()[0]:.2f}; {options.chats} chats, {options.at_once} at a time, "
+        f"{options.turns} turns, {options.new_tokens} new tokens"
+    )
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.servers.split(","):
+            places = Places(
+                model=options.model or workload.model_directory(),
+                gguf=options.gguf,
+                peers=options.peers,
+                work=Path(folder),
+                threads=threads,
+            )
+            failed |= not _measure(RECIPES[name](places), options, Path(folder) / f"{name}.log")
+    return int(failed)
+
+
+def _measure(recipe: ServerRecipe, options: argparse.Namespace, log: Path) -> bool:
+    """One server; False when it failed."""
+    print(f"\n{recipe.name}", flush=True)
+    missing = recipe.missing()
+    if missing is not None:
+        print(f"  not measured: {missing}", flush=True)
+        return True
+    try:
+        with running(recipe, log) as server:
+            print(f"  ready after {server.start_s:.1f} s", flush=True)
+            errors = asyncio.run(_loads(server.url, recipe.model, options))
+            peaks = server.peak_bytes()
+            shown = ", ".join(
+                f"{name} {size / 2**20:.0f}" for name, size in list(peaks.items())[:4]
+            )
+            print(
+                f"  peak memory {sum(peaks.values()) / 2**20:.0f} MiB in all: {shown}", flush=True
+            )
+            return errors == 0
+    except RuntimeError as error:
+        print(f"  failed: {error}", flush=True)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        print("\n".join(f"  | {line}" for line in lines[-LOG_LINES_SHOWN:]), flush=True)
+        return False
+
+
+async def _loads(url: str, model: str, options: argparse.Namespace) -> int:
+    """The errors of all loads."""
+    errors = 0
+    async with ChatClient(url, model, options.at_once) as client:
+        # Compiling and first-use set-up belong to the start; other words than any chat's.
+        warm_up = LoadShape(chats=1, at_once=1, turns=1, new_tokens=8, seed=99)
+        told = (await client.load(warm_up)).errors
+        if told:
+            raise RuntimeError(f"the first request failed: {told[0]}")
+        print(f"  one stream: {await client.decode_rate():.1f} tokens/s", flush=True)
+        for history in (0, options.history):
+            shape = LoadShape(
+                chats=options.chats,
+                at_once=options.at_once,
+                turns=options.turns,
+                new_tokens=options.new_tokens,
+                history=history,
+                seed=1 + history,
+            )
+            result = await client.load(shape)
+            print(f"  {history} messages of history:", flush=True)
+            for line in result.lines():
+                print(f"    {line}", flush=True)
+            errors += len(result.errors)
+    return errors
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        required=True,
+        help="a folder with llama/bin/llama-server and the environments vllm and tf",
+    )
+    parser.add_argument("--gguf", type=Path, required=True, help="the same weights for llama.cpp")
+    parser.add_argument("--model", type=Path, default=None, help="default: the demo's model")
+    parser.add_argument("--servers", default=",".join(RECIPES), help="default: %(default)s")
+    defaults = LoadShape()
+    parser.add_argument("--chats", type=int, default=defaults.chats)
+    parser.add_argument("--at-once", type=int, default=defaults.at_once)
+    parser.add_argument("--turns", type=int, default=defaults.turns)
+    parser.add_argument("--new-tokens", type=int, default=defaults.new_tokens)
+    parser.add_argument("--history", type=int, default=HISTORY)
+    options = parser.parse_args()
+    unknown = [name for name in options.servers.split(",") if name not in RECIPES]
+    if unknown:
+        parser.error(f"no server {unknown[0]!r}, only {', '.join(RECIPES)}")
+    return options
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown CPU"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
