@@ -6,6 +6,7 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +18,7 @@ from appliance.chat.history import prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.errors import InvalidRequest, NotFound
+from appliance.errors import InvalidRequest, NotFound, TemplateError
 from appliance.prompt.characters import Character, Characters
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
@@ -33,6 +34,8 @@ from appliance.store.records import Conversation, Message, NewMessage, StoredTur
 from appliance.store.text import storable
 from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Node
+
+log = logging.getLogger("appliance.chat")
 
 
 class Place(Enum):
@@ -260,7 +263,12 @@ class Planner:
         template = self.characters.template_of(character)
         frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
         # In a thread: a template may take its time, and other chats shall not wait for it.
-        return await asyncio.to_thread(template.render, character.values(), frozen)
+        try:
+            return await asyncio.to_thread(template.render, character.values(), frozen)
+        except TemplateError as error:
+            # Where in which file is the operator's affair.
+            log.error("template_failed", extra={"character": character.id, "reason": error.message})
+            raise TemplateError("the character's template cannot be rendered") from error
 
 
 def _new_message(user: NewMessage, tenant: str) -> PromptMessage:

@@ -24,6 +24,9 @@ def add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FOLDER",
         help="whose tokenizer and chat format (default: the demo's model)",
     )
+    tokens.add_argument(
+        "--limit", type=int, metavar="N", help="exit with 2 when the parts alone are more tokens"
+    )
 
 
 def run_prompt(options: argparse.Namespace) -> int:
@@ -35,6 +38,5 @@ def run_prompt(options: argparse.Namespace) -> int:
         return prompt_output.lint(options.file, data)
     if options.prompt_command == "render":
         prompt_output.print_parts(options.file, data)
-    else:
-        prompt_output.print_tokens(options.file, data, options.model)
-    return 0
+        return 0
+    return prompt_output.print_tokens(options.file, data, options.model, options.limit)

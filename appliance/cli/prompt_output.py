@@ -118,27 +118,38 @@ def _print_part(part: RenderedPart) -> None:
     print(_visible(part.content) + "\n")
 
 
-def print_tokens(path: Path, data: Mapping[str, Any], model_folder: Path | None) -> None:
-    """Print how many tokens each part and section has, the demo's model unless one is named."""
+def print_tokens(
+    path: Path, data: Mapping[str, Any], model_folder: Path | None, limit: int | None
+) -> int:
+    """Print how many tokens each part and section has, by the demo's model unless one is named.
+
+    Returns the exit code: 2 when those that are never dropped are more than `limit`.
+    """
     rendered, history = _rendered(path, data)
     model = _model(model_folder)
-    total = 0
     for part in rendered.before:
-        total += _print_count(part, model)
+        _print_count(part, model)
     if history:
         print(f"{'':>8}  {_HISTORY}")
     for part in rendered.after:
-        total += _print_count(part, model)
+        _print_count(part, model)
+    sizes = [(part, part_tokens(part, model.chat_format)) for part in rendered.parts]
+    total = sum(size for _, size in sizes)
     print(f"{total:>8}  in all, with what the chat format puts before each part")
+    protected = [(part.name, size) for part, size in sizes if not part.truncation_priority]
+    if limit is None or sum(size for _, size in protected) <= limit:
+        return 0
+    named = ", ".join(f"{name} {size}" for name, size in protected)
+    print(f"error: the parts that are never dropped do not fit {limit} tokens: {_visible(named)}")
+    return EXIT_BAD_INPUT
 
 
-def _print_count(part: RenderedPart, model: ModelText) -> int:
+def _print_count(part: RenderedPart, model: ModelText) -> None:
     tokens = part_tokens(part, model.chat_format)
     print(f"{tokens:>8}  {_visible(part.name)} ({part.role}, {part.zone.value})")
     for section in part.sections:
         tokens_in = count(model.tokenizer.encode(section.content))
         print(f"{tokens_in:>12}  {_visible(section.name)}")
-    return tokens
 
 
 def _visible(text: str) -> str:

@@ -146,7 +146,7 @@ def _quiet(base: type[Undefined], known: set[str]) -> type[Undefined]:
             name = str(self._undefined_name)
             if self._undefined_hint or name in known:
                 return str(super()._undefined_message)
-            return "a part of a variable that is not there is undefined"
+            return "an entry that is not there is used"
 
     Quiet.__name__ = "undefined"
     return Quiet

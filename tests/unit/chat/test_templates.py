@@ -10,6 +10,7 @@ from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
+from appliance.errors import TemplateError
 from appliance.prompt.characters import Character, Characters
 from appliance.prompt.messages import Zone
 from appliance.prompt.model_text import ModelText
@@ -25,16 +26,19 @@ from tests.unit.prompt.formats import written
 _INPUTS = "inputs:\n  character: {type: map, scope: character}\n---\n"
 _SYSTEM = "- {name: who, zone: character, role: system, content: '{{ character.system }}'}\n"
 _LUCK = "- {name: luck, zone: persona, role: system, content: 'Luck {{ roll(1000000) }}.'}\n"
+_BROKEN = "- {name: b, zone: persona, role: system, content: '{{ [1][roll(9)] }}'}\n"
 _HISTORY = "- {name: history, zone: history}\n"
 _NOTE = "- {name: note, zone: volatile, role: system, content: 'Stay {{ character.name }}.'}\n"
 
 CHARACTERS = Characters(
     by_id={
         "lucky": Character(id="lucky", name="Lu", system="You are Lu.", template="luck"),
+        "broken": Character(id="broken", name="Br", template="broken"),
         "noted": Character(id="noted", name="No", system="You are No.", template="note"),
     },
     templates={
         "luck": template_of("name: luck\n" + _INPUTS + _SYSTEM + _LUCK + _HISTORY, "luck"),
+        "broken": template_of("name: b\n" + _INPUTS + _BROKEN + _HISTORY, "broken"),
         "note": template_of("name: note\n" + _INPUTS + _SYSTEM + _HISTORY + _NOTE, "note"),
     },
 )
@@ -110,6 +114,7 @@ async def test_a_volatile_part_follows_the_newest_message_and_no_other(
         assert prompt.count("Stay No.") == 1
         assert prompt.index(text) < prompt.index("Stay No.")
         assert prompt.index("You are No.") < prompt.index("first")
+    assert done.message is not None
     again = await turns.prompt_of(
         tenant=TENANT,
         conversation_id=opened.conversation_id,
@@ -120,3 +125,18 @@ async def test_a_volatile_part_follows_the_newest_message_and_no_other(
         ("note", Zone.VOLATILE),
         ("reply header", Zone.VOLATILE),
     ]
+
+
+async def test_a_template_that_fails_is_told_to_the_operator_and_stores_nothing(
+    turns: Turns,
+    conversations: Conversations,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = await conversations.open(tenant=TENANT, character="broken")
+    with pytest.raises(TemplateError) as caught:
+        await read(send(turns, opened.conversation_id, "first"))
+    assert caught.value.message == "the character's template cannot be rendered"
+    (record,) = [record for record in caplog.records if record.message == "template_failed"]
+    assert "broken, line 5, part `b`" in record.reason  # type: ignore[attr-defined]
+    kept = await conversations.messages(tenant=TENANT, conversation_id=opened.conversation_id)
+    assert kept == ()

@@ -110,6 +110,12 @@ def test_tokens_counts_each_part_and_section_with_a_models_tokenizer(
     counts = {line.split()[1]: int(line.split()[0]) for line in lines if line.split()[0].isdigit()}
     assert counts["system"] + counts["persona"] + counts["sky"] == counts["in"]
     assert counts["system"] > counts["who"] + counts["how"]
+    assert run("tokens", file, "--model", model, "--limit", counts["in"]) == 0
+    capsys.readouterr()
+    # A part that may be dropped is not counted; P10: found before any chat is.
+    assert run("tokens", file, "--model", model, "--limit", counts["in"] - counts["sky"] - 1) == 2
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert f"system {counts['system']}, persona {counts['persona']}" in said
     assert run("tokens", file, "--model", tmp_path) == 2
     assert "--model FOLDER" in capsys.readouterr().err
 
