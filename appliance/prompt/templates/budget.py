@@ -14,7 +14,10 @@ OUTPUT_CHARS_MAX = 4 * 1024 * 1024
 """Characters of one rendered prompt, or of one value made on the way."""
 
 WORK_CHARS_MAX = 16 * 1024 * 1024
-"""Characters and list items of all values made on the way, so that memory is bounded as time is."""
+"""Characters of all values made on the way, so that memory is bounded as time is."""
+
+ITEM_CHARS = 8
+"""What an item of a list counts as: a reference is as large as that."""
 
 NUMBER_BITS_MAX = 4096
 NESTING_MAX = 16
@@ -57,7 +60,7 @@ class Budget:
     def made(self, value: object) -> None:
         """A value was made: charge what it holds, if it is a text or a collection."""
         if isinstance(value, Sized) and not isinstance(value, type):
-            self.make(len(value))
+            self.make(len(value) if isinstance(value, str) else ITEM_CHARS * len(value))
 
     def write(self, chars: int) -> None:
         """Characters of the prompt itself."""

@@ -18,9 +18,8 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, StrictUndefined, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
-from markupsafe import Markup
 
-from appliance.prompt.templates.budget import NUMBER_BITS_MAX, LimitExceeded, current
+from appliance.prompt.templates.budget import ITEM_CHARS, NUMBER_BITS_MAX, LimitExceeded, current
 
 _FILTER_NAMES = """
 abs capitalize count d default dictsort first float groupby indent int items join last length list lower
@@ -226,4 +225,6 @@ def _check_bits(bits: int) -> None:
 def _size(value: object) -> int:
     if isinstance(value, int):
         return max(value, 0)
-    return len(value) if isinstance(value, str | list | tuple | Markup) else 1
+    if isinstance(value, str):
+        return len(value)
+    return ITEM_CHARS * len(value) if isinstance(value, list | tuple) else 1

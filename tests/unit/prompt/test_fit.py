@@ -8,6 +8,7 @@ import pytest
 
 from appliance.errors import ContextLengthExceeded
 from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.continuation import tip_after
 from appliance.prompt.fit import fit
 from appliance.prompt.messages import PromptMessage
 from appliance.prompt.namespace import PUBLIC
@@ -102,3 +103,20 @@ def test_a_message_that_does_not_fit_is_refused_with_names_and_numbers() -> None
     assert "messages[0] 37" in caught.value.message
     assert "new message" in caught.value.message
     assert "600" in caught.value.message
+
+
+def test_a_text_after_the_newest_message_is_in_every_prompt_and_nothing_goes_on_from_it(
+    chat_format: ChatFormat,
+) -> None:
+    after = conversation(("system", "Stay calm."))
+    history: list[PromptMessage] = []
+    for turn in range(20):
+        history += conversation(("user", f"Question {turn}?"))
+        fitted = fit(chat_format, [system()], history, SPACE, after=after)
+        text = written(chat_format, unpack(fitted.prompt.token_ids))
+        assert text.count("Stay calm.") == 1
+        assert text.index(f"Question {turn}?") < text.index("Stay calm.")
+        end = fitted.prompt.tokens + 4
+        assert tip_after(chat_format, fitted, "yes", reply_tokens=4, end=end) is None
+        history += conversation(("assistant", f"Answer {turn}."))
+    assert fitted.dropped > 0

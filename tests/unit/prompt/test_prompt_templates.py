@@ -240,6 +240,12 @@ def test_a_missing_or_wrong_value_is_named_with_its_variable(
     assert said in fault(body("{{ message }}"), values)
 
 
+@pytest.mark.parametrize("inner", [object(), [b"x"], {1: "x"}, {"b": {"c": print}}])
+def test_only_plain_data_is_taken_however_deep(inner: object) -> None:
+    said = fault(body("{{ m.a }}", "  m: {type: map}\n"), {"m": {"a": inner}})
+    assert "input `m`: expected texts, numbers, booleans, lists and mappings in it" in said
+
+
 def test_a_failure_at_render_names_file_line_part_and_variable_and_quotes_no_value() -> None:
     inputs = "  message: {type: map}\n"
     secret = {"message": {"secret words": "SECRET", "key": "SECRET"}}

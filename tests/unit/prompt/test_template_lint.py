@@ -82,6 +82,12 @@ def test_the_built_in_template_has_nothing_to_say_of() -> None:
     assert findings(built_in()["default"]) == []
 
 
+def test_the_example_of_the_documentation_is_good() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "prompts.md").read_text()
+    example = text.split("```yaml\n")[1].split("```")[0]
+    assert said(example) == []
+
+
 def test_a_folder_of_templates_is_loaded_by_file_name_and_refused_with_an_error(
     tmp_path: Path,
 ) -> None:
