@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.errors import TemplateError
 from appliance.prompt.templates.compiling import template_of
 from appliance.prompt.templates.parts import RenderedPart
 from appliance.prompt.templates.poet import PoetTemplate
@@ -118,6 +120,43 @@ def test_no_value_makes_a_control_token(template: str, given_values: dict[str, A
             assert list(tokens).count(control) == list(plain).count(control)
         text = written(chat_format, tokens)
         assert all(part.content.strip() in text for part in parts)
+
+
+_SOURCE = [
+    "name: x\n", "inputs:\n  a: {sample: b}\n", "---\n", "- name: p\n", "  role: system\n",
+    "  content: ", "'{{ a }}'\n", "  content: |\n    ", "{{ a }}", "{% if a %}", "{% endif %}",
+    "{% for x in a %}", "{% endfor %}", "  if: a\n", "  for_each: x in a\n", "  sections: []\n",
+    "- {name: history, zone: history}\n", "- include: x\n", "{% macro m() %}", "{% endmacro %}",
+    "{{ m() }}", "{% set a = 1 %}", "{{ a | join }}", "{{ a.b.c() }}", "{% include 'x' %}",
+    "{% raw %}", "  zone: volatile\n", "{{ range(9) | list }}", "{{ a ~ 1 }}", "{{ loop }}",
+    "{% block b %}{% endblock %}", "{% extends a %}", "{% call m() %}{% endcall %}",
+    "{% autoescape true %}", "{% endautoescape %}", "{{ self }}", "{{ a[::-1] }}",
+    "{{ pick(a) }}", "{{ roll(-1) }}", "{{ date(a) }}", "{{ dict(a=a) }}", "{{ namespace(a) }}",
+    "\n", "    ",
+]  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    source=st.lists(st.sampled_from(_SOURCE) | st.sampled_from(_PIECES), max_size=14).map("".join)
+)
+def test_whatever_a_template_is_it_renders_or_is_refused_by_file_and_line(source: str) -> None:
+    prefix = "name: x\ninputs:\n  a: {}\n---\n"
+    own = (
+        f"- {{name: history, zone: history}}\n- name: p\n  zone: volatile\n  role: system\n{source}"
+    )
+    attempts: list[Callable[[], object]] = [
+        lambda: template_of(source, "f").render({"a": "x"}, FROZEN),
+        lambda: template_of(prefix + own, "f").render({"a": "x"}, FROZEN),
+        lambda: PoetTemplate.compile(source, "f").render({"a": "x"}),
+    ]
+    refused = []
+    for attempt in attempts:
+        try:
+            attempt()
+        except TemplateError as error:
+            refused.append(error.message)
+    assert all(re.match(r"f( \(rendered\))?, line [0-9]+", message) for message in refused)
 
 
 def _encodes(given_values: Mapping[str, Any]) -> bool:

@@ -36,6 +36,7 @@ _FILTERS = frozenset(_FILTER_NAMES.split())
 _TEXT_METHODS = frozenset(_TEXT_METHOD_NAMES.split())
 _GLOBALS = frozenset({"range", "dict", "namespace", "joiner"})
 _INDENT_MAX = 200
+_NAME_CHARS_MAX = 64
 
 
 class Guarded(ImmutableSandboxedEnvironment):
@@ -61,9 +62,10 @@ class Guarded(ImmutableSandboxedEnvironment):
         self.globals = {name: self.globals[name] for name in _GLOBALS}
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        for attribute in source.find_all((nodes.Getattr, nodes.Name, nodes.Const)):
-            name = getattr(attribute, "attr", None) or getattr(attribute, "name", None)
-            self.known_names.add(str(name or getattr(attribute, "value", "")))
+        for node in source.find_all((nodes.Getattr, nodes.Name, nodes.Const)):
+            name = getattr(node, "attr", None) or getattr(node, "name", None) or node.value
+            if isinstance(name, str) and len(name) <= _NAME_CHARS_MAX:
+                self.known_names.add(name)
         return super()._generate(_Measured().visit(source), *args, **kwargs)
 
     def tick(self) -> None:

@@ -107,11 +107,9 @@ class Field:
 
 def documents(text: str, place: Place) -> list[Field]:
     """The YAML documents of a text that begins at `place`; raises TemplateError naming the line."""
-    loader = _TextLoader(text)
     found: list[Field] = []
     try:
-        while loader.check_node():
-            node = loader.get_node()
+        for node in _nodes(text):
             _check_shape(node, place)
             found.append(Field(node=node, name="file", place=_at(place, node)))
     except yaml.MarkedYAMLError as error:
@@ -123,9 +121,16 @@ def documents(text: str, place: Place) -> list[Field]:
         raise place.fault(said) from error
     except (UnicodeEncodeError, RecursionError) as error:
         raise place.fault(f"not YAML: {type(error).__name__}") from error
+    return found
+
+
+def _nodes(text: str) -> Iterator[yaml.Node]:
+    loader = _TextLoader(text)
+    try:
+        while loader.check_node():
+            yield loader.get_node()
     finally:
         loader.dispose()
-    return found
 
 
 def _check_shape(root: yaml.Node, place: Place) -> None:
