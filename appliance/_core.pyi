@@ -285,7 +285,8 @@ class PrefixIndex:
         """What an admission would find, and why not more; changes nothing. Pages in lower tiers count as
         found, as if `onload_tokens_min` were 0.
 
-        hit_tokens (also the position of the first difference), miss_tokens, cause (`hit cold evicted
+        hit_tokens (also the position of the first difference), of these host_tokens and disk_tokens in
+        lower tiers, miss_tokens, cause (`hit cold evicted
         diverged truncated namespace`), and up to 8 tokens each of `before`, `asked` and `cached` (what
         stands there instead), None when there is nothing to show. Shown is only what stands in a
         namespace that the prompt has at that place itself: of other tenants nothing, not even that
@@ -340,6 +341,22 @@ class PrefixIndex:
         """Prove that every page is in exactly one place, slots included; raises AssertionError with what
         is wrong."""
 
+    def quarantine(
+        self, token_ids: bytes, stretches: Sequence[tuple[bytes, int]], from_token: int
+    ) -> int:
+        """Position `from_token` of this path is wrong: drop every cached page whose path has its tokens
+        up to there, and all that follows them; returns how many pages were dropped, in all tiers.
+
+        Nothing finds these pages any more; those that leases hold are free when the last of these is
+        released, and what these leases commit from now on is not cached. Tips and pins in the pages are
+        gone. Of the lower tiers, whose pages are known by keys that do not say what they follow, all
+        pages go. Copies that leases have not done yet are to be done before. Raises ValueError on
+        malformed input, or when the path has no such position.
+        """
+
+    def purge(self, namespace: bytes) -> int:
+        """Drop every cached page with a token in `namespace`, and what follows it, like `quarantine`."""
+
     def clear(self) -> int:
         """Drop every cached page that no lease or pin locks, and all of the lower tiers; returns how
         many pages of the device became free."""
@@ -366,6 +383,10 @@ class Lease:
     @property
     def tokens(self) -> int:
         """Tokens admitted and appended; 0 once released."""
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether a quarantine dropped pages that it holds: what it commits is not cached."""
 
     @property
     def node(self) -> int:

@@ -67,6 +67,10 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     """Batching and memory of the engine. `device` is `auto`, `cpu` or a torch device such as `cuda:0`.
 
     `devices` in its place names one for each of several engines; every other setting holds for each.
+
+    `pin_pages_max`: pages that pinned conversations may keep (None: a quarter of all). The audit computes
+    at most `audit_tokens_per_minute` tokens again, in idle time; 0 leaves only audits on demand.
+
     The lower tiers are off by default: on a CPU, memory is better given to `kv_cache_bytes`, whose pages
     need no copies, and a file that holds what was said in chats is made only where it was asked for.
     """
@@ -74,7 +78,8 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     device: Annotated[str, Meta(pattern="^(auto|cpu|cuda(:[0-9]{1,2})?)$")] = "auto"
     devices: Annotated[tuple[Device, ...], Meta(max_length=ENGINES_MAX)] = ()
     kv_cache_bytes: PositiveInt = 2 * GIB
-    kv_dtype: Literal["auto", "float32", "int8"] = "auto"
+    weight_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    kv_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     host_cache_bytes: NonNegativeInt = 0
     disk_cache_bytes: NonNegativeInt = 0
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16
@@ -85,6 +90,8 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     step_tokens_max: PositiveInt = 512
     step_ms_max: PositiveInt | None = None
     threads: PositiveInt | None = None
+    pin_pages_max: NonNegativeInt | None = None
+    audit_tokens_per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
     trace_path: Path | None = None
     trace_bytes_max: PositiveInt = GIB
 
@@ -112,6 +119,11 @@ class Paths(_Section, frozen=True, kw_only=True):
     def engine_socket(self) -> Path:
         """The engine's unix socket."""
         return self.run_dir / f"{self.engine_name}.sock"
+
+    @property
+    def admin_socket(self) -> Path:
+        """The server's unix socket for the operator's commands."""
+        return self.run_dir / "admin.sock"
 
     @property
     def kv_slots(self) -> Path:

@@ -130,6 +130,12 @@ class StorageUnavailable(ApplianceError):
     retry_after_s = 2
 
 
+class NotRunning(ApplianceError):
+    """No appliance answers where a command asks; nothing was done."""
+
+    code = "not_running"
+
+
 class ShuttingDown(ApplianceError):
     """The process is draining."""
 

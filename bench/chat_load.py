@@ -1,7 +1,4 @@
-"""A load of chats over HTTP, in OpenAI's streaming form: who says what, and how long the answers took.
-
-Each chat sends its whole history every turn, as OpenAI's clients do. Never: starts a server.
-"""
+"""A load of chats: who says what, how many at once, how long the answers took. Never: sends anything."""
 
 from __future__ import annotations
 
@@ -9,12 +6,9 @@ import asyncio
 import random
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
-
-import aiohttp
-import msgspec
 
 from bench import workload
 
@@ -23,21 +17,23 @@ CHARACTER_WORDS = 300
 MESSAGE_WORDS = 25
 REPLY_WORDS = 35
 """Of an assistant's message in the history that a chat begins with."""
-ATTEMPTS = 3
-DECODE_TOKENS = 128
 DECODE_ROUNDS = 3
-REQUEST_S_MAX = 900.0
+
+
+class Failure(Exception):
+    """An answer that did not come, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShape:
-    """`history`: messages before the first turn."""
+    """`history`: messages before the first turn. `system`: one text instead of the characters'."""
 
     chats: int = 64
     at_once: int = 8
     turns: int = 6
     new_tokens: int = 48
     history: int = 0
+    system: str | None = None
     seed: int = 1
 
 
@@ -57,15 +53,39 @@ class Answer:
     cached_tokens: int | None
     new_tokens: int | None
 
+    @property
+    def count(self) -> int:
+        """Tokens of the answer, as told or by its pieces."""
+        return self.pieces if self.new_tokens is None else self.new_tokens
+
 
 @dataclass(slots=True, kw_only=True)
 class LoadResult:
-    """What came of a load. `retries`: requests sent again because an idle connection had been closed."""
+    """What came of a load. `retries`: requests sent again because an idle connection had been closed.
 
+    `asked_tokens`: how long each answer was to be.
+    """
+
+    asked_tokens: int
     seconds: float = 0.0
     retries: int = 0
     answers: list[Answer] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def failures(self) -> int:
+        """Answers that did not come, or not whole."""
+        return len(self.errors) + self.short
+
+    @property
+    def short(self) -> int:
+        """Answers that ended early, where the server says how long they are."""
+        return sum(a.new_tokens not in (None, self.asked_tokens) for a in self.answers)
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return len(self.answers) / self.seconds
 
     def lines(self) -> list[str]:
         """The figures, as they are printed."""
@@ -74,9 +94,9 @@ class LoadResult:
         later = [answer for answer in self.answers if answer.turn >= 2] or self.answers
         first = [answer.first_s for answer in later]
         whole = [answer.whole_s for answer in self.answers]
-        generated = [a.new_tokens if a.new_tokens is not None else a.pieces for a in self.answers]
+        generated = [answer.count for answer in self.answers]
         return [
-            f"{len(self.answers) / self.seconds:.2f} messages/s "
+            f"{self.rate:.2f} messages/s "
             f"({len(self.answers)} in {self.seconds:.1f} s, "
             f"{sum(generated) / len(generated):.1f} tokens each), "
             f"{sum(generated) / self.seconds:.0f} new tokens/s",
@@ -90,31 +110,32 @@ class LoadResult:
 
     def _failures(self) -> str:
         shown = "".join(f"\n    {error}" for error in self.errors[:5])
-        return f"{len(self.errors)} errors, {self.retries} retries{shown}"
+        return f"{len(self.errors)} errors, {self.short} short, {self.retries} retries{shown}"
 
 
-class ChatClient:
-    """One server's client. Use as an async context."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Talk:
+    """One chat so far. `conversation`: what a server that stores it calls it, once it does."""
 
-    def __init__(self, url: str, model: str, connections: int) -> None:
-        self._url = f"{url}/v1/chat/completions"
-        self._model = model
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_S_MAX),
-        )
+    messages: list[dict[str, str]]
+    conversation: str | None = None
 
-    async def __aenter__(self) -> ChatClient:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+class Answerer(ABC):
+    """Whatever answers chats: a server, or an engine alone."""
 
-    async def load(self, shape: LoadShape) -> LoadResult:
-        """All chats, so many at once."""
-        result = LoadResult()
+    @abstractmethod
+    async def answer(self, talk: Talk, new_tokens: int, *, turn: int, result: LoadResult) -> Answer:
+        """The answer to the last message, greedy and of so many tokens.
+
+        Raises `Failure`; what had to be sent again it adds to `result.retries`.
+        """
+
+    async def load(self, shape: LoadShape, result: LoadResult | None = None) -> LoadResult:
+        """All chats, so many at once; a `result` given is filled meanwhile."""
+        result = result or LoadResult(asked_tokens=shape.new_tokens)
         chats = iter(range(shape.chats))
-        characters = _characters(shape.seed)
+        characters = _characters(shape)
 
         async def work() -> None:
             for chat in chats:
@@ -125,100 +146,39 @@ class ChatClient:
         result.seconds = time.perf_counter() - started
         return result
 
-    async def decode_rate(self) -> float:
+    async def decode_rate(self, new_tokens: int) -> float:
         """Tokens a second of one stream after its first, the median of a few."""
+        result = LoadResult(asked_tokens=new_tokens)
         rates = []
         for number in range(DECODE_ROUNDS):
             question = f"Tell me a long story, number {number}, about a dragon and a tavern."
-            messages = [{"role": "user", "content": question}]
-            answer = await self._ask(messages, DECODE_TOKENS, turn=1, result=LoadResult())
-            count = answer.new_tokens if answer.new_tokens is not None else answer.pieces
-            rates.append((count - 1) / max(answer.whole_s - answer.first_s, 1e-9))
+            talk = Talk(messages=[{"role": "user", "content": question}])
+            answer = await self.answer(talk, new_tokens, turn=1, result=result)
+            rates.append((answer.count - 1) / max(answer.whole_s - answer.first_s, 1e-9))
         return statistics.median(rates)
 
     async def _chat(self, chat: int, character: str, shape: LoadShape, result: LoadResult) -> None:
         source = random.Random(shape.seed * 1_000_003 + chat)
-        messages = [{"role": "system", "content": character}]
+        talk = Talk(messages=[{"role": "system", "content": character}])
         for index in range(shape.history):
             role, words = ("user", MESSAGE_WORDS) if index % 2 == 0 else ("assistant", REPLY_WORDS)
-            messages.append({"role": role, "content": workload.english(source, words)})
+            talk.messages.append({"role": role, "content": workload.english(source, words)})
         for turn in range(1, shape.turns + 1):
             content = workload.english(source, MESSAGE_WORDS)
-            messages.append({"role": "user", "content": content})
+            talk.messages.append({"role": "user", "content": content})
             try:
-                answer = await self._ask(messages, shape.new_tokens, turn=turn, result=result)
-            except (aiohttp.ClientError, TimeoutError, RuntimeError, msgspec.MsgspecError) as error:
-                result.errors.append(f"chat {chat}, turn {turn}: {type(error).__name__}: {error}")
+                answer = await self.answer(talk, shape.new_tokens, turn=turn, result=result)
+            except Failure as error:
+                result.errors.append(f"chat {chat}, turn {turn}: {error}")
                 return
             result.answers.append(answer)
-            messages.append({"role": "assistant", "content": answer.text or "..."})
-
-    async def _ask(
-        self, messages: list[dict[str, str]], new_tokens: int, *, turn: int, result: LoadResult
-    ) -> Answer:
-        body = {
-            "model": self._model,
-            "messages": messages,
-            "max_tokens": new_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        for attempt in range(ATTEMPTS):
-            started = time.perf_counter()
-            try:
-                async with self._session.post(self._url, json=body) as response:
-                    if response.status != 200:
-                        raise RuntimeError(f"{response.status} {(await response.text())[:300]}")
-                    return await _read(response, started, turn)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                # Servers close idle connections; nothing of an answer had come.
-                if attempt + 1 == ATTEMPTS:
-                    raise
-                result.retries += 1
-        raise AssertionError("every attempt returns or raises")
+            talk.messages.append({"role": "assistant", "content": answer.text or "..."})
 
 
-async def _read(response: aiohttp.ClientResponse, started: float, turn: int) -> Answer:
-    """The answer of a stream. Raises RuntimeError when it ends early or holds an error."""
-    first_s: float | None = None
-    pieces: list[str] = []
-    usage: dict[str, Any] = {}
-    is_done = False
-    async for line in response.content:
-        if not line.startswith(b"data:"):
-            continue
-        data = line[len(b"data:") :].strip()
-        if data == b"[DONE]":
-            is_done = True
-            continue
-        chunk = msgspec.json.decode(data)
-        if "error" in chunk:
-            raise RuntimeError(f"an error in the stream: {str(chunk['error'])[:300]}")
-        usage = chunk.get("usage") or usage
-        for choice in chunk.get("choices") or ():
-            is_done = is_done or choice.get("finish_reason") is not None
-            if text := (choice.get("delta") or {}).get("content"):
-                first_s = time.perf_counter() - started if first_s is None else first_s
-                pieces.append(text)
-    if not is_done:
-        raise RuntimeError("the stream ended before its end")
-    whole_s = time.perf_counter() - started
-    details = usage.get("prompt_tokens_details") or {}
-    return Answer(
-        turn=turn,
-        first_s=whole_s if first_s is None else first_s,
-        whole_s=whole_s,
-        pieces=len(pieces),
-        text="".join(pieces),
-        prompt_tokens=usage.get("prompt_tokens"),
-        cached_tokens=details.get("cached_tokens"),
-        new_tokens=usage.get("completion_tokens"),
-    )
-
-
-def _characters(seed: int) -> list[str]:
-    source = random.Random(seed)
+def _characters(shape: LoadShape) -> list[str]:
+    if shape.system is not None:
+        return [shape.system] * CHARACTERS
+    source = random.Random(shape.seed)
     return [f"You are {workload.english(source, CHARACTER_WORDS - 2)}." for _ in range(CHARACTERS)]
 
 

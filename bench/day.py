@@ -25,7 +25,7 @@ PAGE_SIZE = 16
 CONTEXT = 8_192
 CHATS = 64
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SHARES = ((0.25, 0.0), (0.25, 4.0), (0.125, 4.0), (0.25, 2.0), (0.25, 1.0))
+SHARES = ((0.25, 4.0), (0.125, 4.0), (0.25, 1.0), (0.25, 0.0))
 """Of the chats, how many can have a whole context on the device, and how many in the host tier.
 
 A day of a chat leaves about four contexts: each cut of the front begins a new copy."""

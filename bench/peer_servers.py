@@ -5,7 +5,9 @@ A recipe is one small class; what it needs and cannot find is said by `missing`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,33 +17,52 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import psutil
 
 READY_S_MAX = 1_800.0
 STOP_S_MAX = 60.0
-KV_BYTES = 4 << 30
-"""What each server that can be told may keep in its cache."""
+KV_BYTES = 3 << 30
+"""For a server that is told bytes: 65,536 tokens of the demo model in float32, as the others get."""
+SAMPLE_S = 1.0
+ENTRY = "appliance.cli.main"
+T = TypeVar("T")
+END_TOKENS = tuple(range(17))
+"""The control tokens of the demo model, which all end an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where things are: the model as a directory and as a GGUF file, the peers, a folder for a run."""
+    """Where things are: the model as a directory and as a GGUF file, the peers, a folder for a run.
+
+    `llama_options`: more for llama.cpp, to find out what suits it.
+    """
 
     model: Path
-    gguf: Path
-    peers: Path
+    gguf: Path | None
+    peers: Path | None
     work: Path
     threads: int
+    llama_options: Sequence[str] = ()
+
+    def of_peer(self, path: str) -> Path:
+        """A file of the peers; one that is not there when it was not said where they are."""
+        return (self.peers or Path("(no --peers)")) / path
 
 
 class ServerRecipe(ABC):
-    """One server. `model` is what its requests call the model; `ready_path` answers 200 once it can."""
+    """One server. `model` is what its requests call the model; `ready_path` answers 200 once it can.
+
+    `whole_answers`: what a request says besides, so that its answer goes on to `max_tokens`.
+    """
 
     name: str
+    whole_answers: Mapping[str, Any] = {"ignore_eos": True}
     model = "m"
     ready_path = "/health"
 
@@ -71,6 +92,18 @@ class ApplianceServe(ServerRecipe):
 
     name = "appliance serve"
     ready_path = "/ready"
+    whole_answers: Mapping[str, Any] = {
+        "logit_bias": {str(token_id): -100 for token_id in END_TOKENS}
+    }
+
+    def __init__(
+        self,
+        places: Places,
+        engine: Mapping[str, int] = MappingProxyType({"kv_cache_bytes": KV_BYTES}),
+    ) -> None:
+        """`engine`: settings of its section."""
+        super().__init__(places)
+        self.engine = engine
 
     @property
     def program(self) -> Path:
@@ -82,35 +115,41 @@ class ApplianceServe(ServerRecipe):
         folder = self.places.work / "appliance"
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "box.toml"
+        engine = "".join(f"{name} = {value}\n" for name, value in self.engine.items())
         config.write_text(
             f'[model]\npath = "{self.places.model}"\nname = "{self.model}"\n'
             '[paths]\ndata_dir = "data"\nrun_dir = "run"\n'
-            f"[server]\nport = {port}\n"
-            f"[engine]\nkv_cache_bytes = {KV_BYTES}\nthreads = {self.places.threads}\n"
+            f"[server]\nport = {port}\n[engine]\nthreads = {self.places.threads}\n{engine}"
         )
-        return ["-m", "appliance.cli.main", "serve", "--config", str(config)]
+        return ["-m", ENTRY, "serve", "--config", str(config)]
 
 
 class LlamaServer(ServerRecipe):
-    """llama.cpp with its four-bit file."""
+    """llama.cpp with one of its files.
 
-    name = "llama-server Q4_1"
+    What it keeps of idle slots in memory (`--cache-ram`) stays at its default of 8 GiB.
+    """
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        self.name = f"llama-server, {'no --gguf' if places.gguf is None else places.gguf.name}"
 
     @property
     def program(self) -> Path:
         """Built by hand from the source distribution of `llama-cpp-python`."""
-        return self.places.peers / "llama/bin/llama-server"
+        return self.places.of_peer("llama/bin/llama-server")
 
     def arguments(self, port: int) -> list[str]:
-        """Eight slots of 8,192 tokens."""
-        threads = str(self.places.threads)
-        address = ["--host", "127.0.0.1", "--port", str(port)]
-        return ["-m", str(self.places.gguf), "-t", threads, "-c", "65536", "-np", "8", *address]
+        """Eight slots of 8,192 tokens: one for each chat that is answered at once."""
+        words = f"-t {self.places.threads} -c 65536 -np 8 --no-webui"
+        address = f"--host 127.0.0.1 --port {port}"
+        options = [*f"{words} {address}".split(), *self.places.llama_options]
+        return ["-m", str(self.places.gguf), *options]
 
     def missing(self) -> str | None:
         """The program or the file."""
-        if not self.places.gguf.is_file():
-            return f"no {self.places.gguf}"
+        if self.places.gguf is None or not self.places.gguf.is_file():
+            return "no GGUF file of the model"
         return super().missing()
 
 
@@ -122,7 +161,7 @@ class VllmCpu(ServerRecipe):
     @property
     def program(self) -> Path:
         """In an environment of its own."""
-        return self.places.peers / "vllm/bin/vllm"
+        return self.places.of_peer("vllm/bin/vllm")
 
     def arguments(self, port: int) -> list[str]:
         """Compiled, with prefix caching."""
@@ -133,9 +172,9 @@ class VllmCpu(ServerRecipe):
 
     def environment(self) -> Mapping[str, str]:
         """All cores, the cache's size, no network."""
-        library = self.places.peers / "vllm/lib/libiomp5.so"
+        library = self.places.of_peer("vllm/lib/libiomp5.so")
         return {
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.places.threads - 1}",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
             "VLLM_CPU_KVCACHE_SPACE": str(KV_BYTES >> 30),
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_NO_USAGE_STATS": "1",
@@ -155,11 +194,14 @@ class TransformersServe(ServerRecipe):
     def __init__(self, places: Places) -> None:
         super().__init__(places)
         self.model = str(places.model)
+        # It knows no ignore_eos; a request may bring a configuration, which takes no id as the end.
+        generation = {"do_sample": False, "eos_token_id": -1, "pad_token_id": END_TOKENS[0]}
+        self.whole_answers = {"generation_config": json.dumps(generation)}
 
     @property
     def program(self) -> Path:
         """In an environment of its own."""
-        return self.places.peers / "tf/bin/transformers"
+        return self.places.of_peer("tf/bin/transformers")
 
     def arguments(self, port: int) -> list[str]:
         """Paged attention over SDPA."""
@@ -206,17 +248,24 @@ class RunningServer:
             time.sleep(0.2)
         raise RuntimeError(f"not ready after {READY_S_MAX:.0f} s")
 
-    def peak_bytes(self) -> dict[str, int]:
-        """The highest resident memory that each process has had, largest first."""
-        peaks: dict[str, int] = {}
+    def memory(self) -> dict[str, int]:
+        """The proportional set size of each of its processes in bytes: shared pages count once in all."""
+        sizes: dict[str, int] = {}
         for process in self._tree():
-            with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
-                status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-                fields = dict(line.split(":", 1) for line in status.splitlines())
-                if "VmHWM" in fields:
-                    name = f"{process.name()} {process.pid}"
-                    peaks[name] = int(fields["VmHWM"].split()[0]) * 1024
-        return dict(sorted(peaks.items(), key=lambda item: -item[1]))
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
+                rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii")
+                fields = dict(line.split(":", 1) for line in rollup.splitlines()[1:])
+                sizes[f"{_label(process)} {process.pid}"] = int(fields["Pss"].split()[0]) * 1024
+        return sizes
+
+    async def watched(self, work: Coroutine[Any, Any, T]) -> tuple[T, list[dict[str, int]]]:
+        """What the work gives, and `memory` every second meanwhile."""
+        samples: list[dict[str, int]] = []
+        task = asyncio.create_task(work)
+        while not task.done():
+            samples.append(await asyncio.to_thread(self.memory))
+            await asyncio.wait([task], timeout=SAMPLE_S)
+        return await task, samples
 
     def stop(self) -> None:
         """Ask it to end, then end what is left of its processes."""
@@ -256,6 +305,14 @@ def running(recipe: ServerRecipe, log: Path) -> Iterator[RunningServer]:
         yield server
     finally:
         server.stop()
+
+
+def _label(process: psutil.Process) -> str:
+    """This product's processes by their subcommand, others by name."""
+    words = process.cmdline()
+    if ENTRY in words[:-1]:
+        return words[words.index(ENTRY) + 1]
+    return process.name()
 
 
 def _free_port() -> int:

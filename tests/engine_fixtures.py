@@ -45,6 +45,7 @@ def engine_in_thread(
     drain_s: float = 5.0,
     exit_code: int = 0,
     disk_slots: int = 0,
+    pin_pages_max: int = 0,
     kv_slots: Path | None = None,
 ) -> Iterator[EngineService]:
     """A serving engine; drained and joined at the end, which asserts its exit code."""
@@ -53,6 +54,7 @@ def engine_in_thread(
         pages=pages,
         page_size=page_size,
         disk_slots=disk_slots,
+        pin_pages_max=pin_pages_max,
         threads=1,
         loop=LoopSettings(
             context_tokens_max=min(pages * page_size, decoder.config.context_tokens),

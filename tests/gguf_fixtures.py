@@ -36,8 +36,10 @@ def write_family_gguf(
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     fields: dict[str, Any] | None = None,
     rope_freqs: NDArray[np.float32] | None = None,
+    pre: str = "smollm",
 ) -> Path:
-    """Matrices in `kind`, vectors in float32; `fields` adds or replaces metadata, None leaves it out."""
+    """Matrices in `kind`, vectors in float32; `fields` adds or replaces metadata, None leaves it out;
+    `pre`: the kind of pre-tokenizer."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
@@ -53,7 +55,7 @@ def write_family_gguf(
             writer.add_array(name, value)
         else:
             (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(name, value)
-    add_tokenizer(writer)
+    add_tokenizer(writer, pre)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

@@ -201,10 +201,10 @@ def write_gguf(
     return path
 
 
-def add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    """The metadata `tokenizer_json` becomes."""
+def add_tokenizer(writer: gguf.GGUFWriter, pre: str = "smollm") -> None:
+    """The metadata `tokenizer_json` becomes; `pre`: the kind of pre-tokenizer."""
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(vocabulary())
     types = [
         gguf.TokenType.CONTROL if t in SPECIALS else gguf.TokenType.NORMAL for t in vocabulary()

@@ -175,6 +175,39 @@ class Planner:
         path = await self._path_to_prompt(conversation, message_id)
         return (await self._fit(conversation, path, None)).prompt
 
+    async def left_by(
+        self, *, tenant: str, conversation_id: UUID
+    ) -> tuple[Conversation, Prompt, Message | None]:
+        """The prompt of the reply that is shown, computed again, and that reply.
+
+        None for a reply where the head is no reply to a prompt; the prompt then ends with the head.
+        Raises NotFound, and InvalidRequest for a conversation without messages.
+        """
+        conversation = await self.ledger.get(tenant, conversation_id)
+        path = await self._path(conversation, conversation.head_id)
+        if not path:
+            raise InvalidRequest("the conversation has no messages yet", param="conversation")
+        reply = path[-1] if len(path) > 1 and path[-1].role == "assistant" else None
+        asked = path if reply is None else path[:-1]
+        return conversation, (await self._fit(conversation, asked, None)).prompt, reply
+
+    async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
+        """Prompts of which one begins every prompt this conversation can have had: each with the
+        operator's text and one message of a user, which is the last of its parts but the header."""
+        conversation = await self.ledger.get(tenant, conversation_id)
+        messages = await self.ledger.messages(tenant, conversation_id)
+        by_id = {message.message_id: message for message in messages}
+        starts = []
+        for message in messages:
+            if message.role != "user":
+                continue
+            starts.append((await self._fit(conversation, (message,), None)).prompt)
+            greeting = by_id.get(message.parent_id) if message.parent_id is not None else None
+            if greeting is not None and greeting.parent_id is None:
+                path = (greeting, message)
+                starts.append((await self._fit(conversation, path, None)).prompt)
+        return tuple(starts)
+
     def _check_text(self, text: str) -> None:
         if not text.strip():
             raise InvalidRequest("the message is empty", param="text")

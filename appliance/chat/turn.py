@@ -15,6 +15,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
+from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
@@ -68,7 +69,8 @@ class Turns:
         self._model = model
         self._limits = limits
         tips = Tips()
-        self._planner = Planner(
+        self.coverage = Coverage()
+        self.planner = Planner(
             ledger=ledger,
             engine=engine,
             model=model,
@@ -77,7 +79,7 @@ class Turns:
             tips=tips,
             new_id=new_id,
         )
-        self._tips = tips
+        self.tips = tips
         self._running = running
         self._tasks: set[asyncio.Task[StoredTurn]] = set()
 
@@ -100,7 +102,7 @@ class Turns:
         is stored; a failure after it is raised when what was delivered is stored.
         """
         plan = partial(
-            self._planner.send,
+            self.planner.send,
             tenant=tenant,
             conversation_id=conversation_id,
             text=text,
@@ -122,7 +124,7 @@ class Turns:
         Raises as `send`, and InvalidRequest for a message that is no reply.
         """
         plan = partial(
-            self._planner.regenerate,
+            self.planner.regenerate,
             tenant=tenant,
             conversation_id=conversation_id,
             message_id=message_id,
@@ -139,7 +141,7 @@ class Turns:
         It is the prompt that was sent as long as character, model and limits are the same. Raises
         NotFound, and InvalidRequest for a message that is no reply.
         """
-        return await self._planner.prompt_of(
+        return await self.planner.prompt_of(
             tenant=tenant, conversation_id=conversation_id, message_id=message_id
         )
 
@@ -181,6 +183,7 @@ class Turns:
                     async for event in events:
                         if isinstance(event, Admitted):
                             started = True
+                            self._observe(key, plan, event)
                             yield _started(plan, event)
                         else:
                             yield event
@@ -250,8 +253,16 @@ class Turns:
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
         known = self._known(plan, reply) if text == reply.text else None
-        task.add_done_callback(partial(self._stored, key, plan, known))
+        task.add_done_callback(partial(self._stored, key, plan, reply, known))
         return _Storing(reply=reply, task=task)
+
+    def _observe(self, key: Key, plan: Plan, admitted: Admitted) -> None:
+        self.coverage.observe(
+            key,
+            parent_id=plan.parent_id,
+            dropped=plan.fitted.dropped,
+            hit_tokens=admitted.prefix_hit_tokens,
+        )
 
     def _known(self, plan: Plan, reply: Reply) -> KnownTurn | None:
         """What the next turn may go on from, once this one is stored."""
@@ -271,11 +282,24 @@ class Turns:
         )
 
     def _stored(
-        self, key: Key, plan: Plan, known: KnownTurn | None, task: asyncio.Task[StoredTurn]
+        self,
+        key: Key,
+        plan: Plan,
+        reply: Reply,
+        known: KnownTurn | None,
+        task: asyncio.Task[StoredTurn],
     ) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        self._tips.put(key, known if error is None and not task.cancelled() else None)
+        self.tips.put(key, known if error is None and not task.cancelled() else None)
+        if error is None and not task.cancelled():
+            self.coverage.put(
+                key,
+                plan.fitted,
+                parent_id=plan.parent_id,
+                reply_id=plan.assistant_id,
+                reply_tokens=count(reply.token_ids or b""),
+            )
         self._running.release(key)
         if error is not None:
             log.error(

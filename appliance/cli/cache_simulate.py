@@ -33,15 +33,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One line of the answer. `device_bytes` None: room for every page that the trace ever has."""
+class Case:
+    """What is played. `device_bytes` None: room for every page that the trace ever has."""
 
     device_bytes: int | None
     host_bytes: int
     disk_bytes: int
     page_size: int
     policy: str
-    outcome: Outcome
 
 
 def add_simulate(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,16 +51,14 @@ def add_simulate(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument(
         "trace", type=Path, metavar="TRACE", help="a file that engine.trace_path named"
     )
-    sizes = _list_of(_bytes)
+    defaults = {"device": "half, once, twice and four times the recorded"}
     for tier in ("device", "host", "disk"):
         parser.add_argument(
             f"--{tier}-bytes",
-            type=sizes,
+            type=_list_of(_bytes),
             default=None,
             metavar="SIZES",
-            help="such as 512MiB,2GiB"
-            + (" (default: half, once, twice and four times the recorded)" * (tier == "device"))
-            + (" (default: the recorded)" * (tier != "device")),
+            help=f"such as 512MiB,2GiB (default: {defaults.get(tier, 'the recorded')})",
         )
     parser.add_argument(
         "--page-size",
@@ -88,34 +85,23 @@ def run_simulate(options: argparse.Namespace) -> int:
     section = trace.recorded[0].section
     for warning in _warnings(trace):
         print(f"appliance: {warning}", file=sys.stderr)
-    combinations = list(
-        itertools.product(
+    cases = [
+        Case(device_bytes=device, host_bytes=host, disk_bytes=disk, page_size=size, policy=policy)
+        for device, host, disk, size, policy in itertools.product(
             [*_device_bytes(options.device_bytes, section), None],
             options.host_bytes or [section.host_slots * _page_bytes(section)],
             options.disk_bytes or [section.disk_slots * _page_bytes(section)],
             options.page_size or [section.page_size],
             options.policy,
         )
-    )
-    if len(combinations) > RUNS_MAX:
+    ]
+    if len(cases) > RUNS_MAX:
         print(
-            f"appliance: {len(combinations)} combinations, at most {RUNS_MAX} are played at once",
+            f"appliance: {len(cases)} combinations, at most {RUNS_MAX} are played at once",
             file=sys.stderr,
         )
         return EXIT_BAD_INPUT
-    runs = []
-    for device, host, disk, page_size, policy in combinations:
-        outcome = _play(trace.recorded, device, host, disk, page_size, policy)
-        runs.append(
-            Run(
-                device_bytes=device,
-                host_bytes=host,
-                disk_bytes=disk,
-                page_size=page_size,
-                policy=policy,
-                outcome=outcome,
-            )
-        )
+    runs = [(case, _play(trace.recorded, case)) for case in cases]
     print(_json(trace, runs) if options.json else _table(trace, runs))
     return 0
 
@@ -129,31 +115,28 @@ def _page_bytes(section: Section) -> int:
     return section.page_size * section.bytes_per_token
 
 
-def _play(
-    recorded: Sequence[Recorded],
-    device_bytes: int | None,
-    host_bytes: int,
-    disk_bytes: int,
-    page_size: int,
-    policy: str,
-) -> Outcome:
+def _play(recorded: Sequence[Recorded], case: Case) -> Outcome:
     """The sum over the sections: each starts with nothing cached, as its engine did."""
     from appliance.engine.replay import Outcome, Policy, Replay, Sizes
 
-    asked = Policy(restores=policy != "restore-never", names_conversations=policy != "plain-lru")
+    policy = Policy(
+        restores=case.policy != "restore-never", names_conversations=case.policy != "plain-lru"
+    )
     outcomes = []
     for part in recorded:
-        page_bytes = page_size * part.section.bytes_per_token
+        page_bytes = case.page_size * part.section.bytes_per_token
         pages = (
-            _pages_for_all(part, page_size) if device_bytes is None else device_bytes // page_bytes
+            _pages_for_all(part, case.page_size)
+            if case.device_bytes is None
+            else case.device_bytes // page_bytes
         )
         sizes = Sizes(
-            page_size=page_size,
+            page_size=case.page_size,
             pages=min(max(pages, 1), PAGES_MAX),
-            host_slots=min(host_bytes // page_bytes, PAGES_MAX),
-            disk_slots=min(disk_bytes // page_bytes, PAGES_MAX),
+            host_slots=min(case.host_bytes // page_bytes, PAGES_MAX),
+            disk_slots=min(case.disk_bytes // page_bytes, PAGES_MAX),
         )
-        outcomes.append(Replay(sizes, asked).run(part.requests))
+        outcomes.append(Replay(sizes, policy).run(part.requests))
     return Outcome.of_all(outcomes)
 
 
@@ -181,7 +164,7 @@ def _measured(trace: TraceContents) -> tuple[int, int]:
     return sum(r.prompt_tokens for r in requests), sum(r.hit_tokens for r in requests)
 
 
-def _table(trace: TraceContents, runs: Sequence[Run]) -> str:
+def _table(trace: TraceContents, runs: Sequence[tuple[Case, Outcome]]) -> str:
     prompt, hit = _measured(trace)
     requests = sum(len(part.requests) for part in trace.recorded)
     section = trace.recorded[0].section
@@ -192,13 +175,12 @@ def _table(trace: TraceContents, runs: Sequence[Run]) -> str:
         f"{'device':>10} {'host':>10} {'disk':>10} {'page':>5} {'policy':<15} {'found':>8} "
         f"{'to gain':>8} {'evicted':>9} {'restored':>10} {'delayed':>8} {'refused':>8}",
     ]
-    best = max(run.outcome.hit_ratio for run in runs)
-    for run in runs:
-        outcome = run.outcome
-        device = "all" if run.device_bytes is None else _size(run.device_bytes)
+    best = max(outcome.hit_ratio for _, outcome in runs)
+    for case, outcome in runs:
+        device = "all" if case.device_bytes is None else _size(case.device_bytes)
         lines.append(
-            f"{device:>10} {_size(run.host_bytes):>10} {_size(run.disk_bytes):>10} "
-            f"{run.page_size:>5} {run.policy:<15} {outcome.hit_ratio:>8.2%} "
+            f"{device:>10} {_size(case.host_bytes):>10} {_size(case.disk_bytes):>10} "
+            f"{case.page_size:>5} {case.policy:<15} {outcome.hit_ratio:>8.2%} "
             f"{100 * (best - outcome.hit_ratio):>8.2f} {outcome.evicted_pages:>9} "
             f"{outcome.onloaded_tokens:>10} {outcome.delayed:>8} {outcome.refused:>8}"
         )
@@ -208,13 +190,13 @@ def _table(trace: TraceContents, runs: Sequence[Run]) -> str:
         "tokens from",
         "lower tiers. delayed: requests that waited for pages. refused: that never fit.",
     ]
-    orphans = runs[0].outcome.orphans
+    orphans = runs[0][1].orphans
     if orphans:
         lines.append(f"{orphans} requests go on from one that is not in the trace: left out.")
     return "\n".join(lines)
 
 
-def _json(trace: TraceContents, runs: Sequence[Run]) -> str:
+def _json(trace: TraceContents, runs: Sequence[tuple[Case, Outcome]]) -> str:
     import msgspec
 
     prompt, hit = _measured(trace)
@@ -227,7 +209,10 @@ def _json(trace: TraceContents, runs: Sequence[Run]) -> str:
             "sections": [msgspec.structs.asdict(part.section) for part in trace.recorded],
         },
         "warnings": _warnings(trace),
-        "runs": [asdict(run) | {"hit_ratio": run.outcome.hit_ratio} for run in runs],
+        "runs": [
+            asdict(case) | {"outcome": asdict(outcome), "hit_ratio": outcome.hit_ratio}
+            for case, outcome in runs
+        ],
     }
     return msgspec.json.format(msgspec.json.encode(answer)).decode()
 

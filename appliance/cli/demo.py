@@ -9,10 +9,11 @@ import webbrowser
 from pathlib import Path
 
 from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir, ensure_demo_model
+from appliance.cli.demo_paths import demo_paths
 from appliance.cli.processes import run_processes
 from appliance.cli.supervisor import bind_socket
 from appliance.cli.terminal import console, progress_bars
-from appliance.config import Config, ModelSource, Paths, ServerConfig
+from appliance.config import Config, ModelSource, ServerConfig
 
 HOST = "127.0.0.1"
 
@@ -22,7 +23,8 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
 
     Raises ConfigError, ModelError or DatabaseError with one line that says what to do.
     """
-    data_dir = (data_dir or _default_data_dir()).absolute()
+    paths = demo_paths(data_dir)
+    data_dir = paths.data_dir
     # Events go to the processes' logs; the terminal is for the person at it.
     logging.getLogger("appliance").addHandler(logging.NullHandler())
     with bind_socket(HOST, port) as listening:
@@ -30,7 +32,7 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
             model_dir = ensure_demo_model(demo_cache_dir(), report)
         config = Config(
             model=ModelSource(path=model_dir, name=DEMO_MODEL_NAME),
-            paths=Paths(data_dir=data_dir, run_dir=data_dir / "run"),
+            paths=paths,
             server=ServerConfig(host=HOST, port=listening.getsockname()[1]),
         )
         console.print("  starting the database, the engine and the server …")
@@ -44,10 +46,3 @@ def run_demo(*, port: int, data_dir: Path | None, open_browser: bool) -> int:
         asyncio.run(run_processes(config, listening, log_dir=data_dir / "logs", on_ready=announce))
     console.print(f"  stopped; chats are kept in {data_dir}", soft_wrap=True)
     return 0
-
-
-def _default_data_dir() -> Path:
-    """Where this user's data lives (XDG base directory specification)."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "share"
-    return root / "appliance"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+EXIT_FOUND_WRONG = 1
+"""The command did its work, and what it was to check is not right."""
+
 EXIT_BAD_INPUT = 2
 """The input or the set-up is at fault: starting again cannot help."""
 

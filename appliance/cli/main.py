@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from appliance.cli.cache_simulate import add_simulate
+from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.cli.model import add_model
 from appliance.cli.prompt import add_prompt
@@ -40,9 +40,7 @@ def _dispatch(options: argparse.Namespace) -> int:
             port=options.port, data_dir=options.data_dir, open_browser=not options.no_browser
         )
     if options.command == "cache":
-        from appliance.cli.cache_simulate import run_simulate
-
-        return run_simulate(options)
+        return run_cache(options)
     if options.command == "model":
         from appliance.cli.model import run_model
 
@@ -96,9 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
-    cache = commands.add_parser("cache", help="what the engine's cache finds, and would find")
-    add_simulate(cache.add_subparsers(required=True, metavar="SUBCOMMAND"))
-
+    add_cache(commands)
     add_model(commands)
     add_prompt(commands)
     serve = commands.add_parser(

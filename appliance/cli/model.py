@@ -49,6 +49,12 @@ def add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help=f"how many of the text's tokens (default: {EVAL_TOKENS_DEFAULT})",
     )
     evaluate.add_argument(
+        "--weights",
+        choices=("float32", "int8"),
+        default="int8",
+        help="numbers of the matrices (default: int8)",
+    )
+    evaluate.add_argument(
         "--kv", choices=("float32", "int8"), default="int8", help="keys and values (default: int8)"
     )
     for action in (inspect, evaluate):
@@ -154,9 +160,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     with _bars(shown=not options.json) as report:
         result = _compare(options, content, report)
     if options.json:
-        print(json.dumps({"kv_dtype": options.kv, **asdict(result)}, indent=1))
+        forms = {"weight_dtype": options.weights, "kv_dtype": options.kv}
+        print(json.dumps({**forms, **asdict(result)}, indent=1))
     else:
-        _print_agreement(f"K/V in {options.kv}", result)
+        _print_agreement(f"weights in {options.weights}, K/V in {options.kv}", result)
 
 
 def _compare(
@@ -170,10 +177,13 @@ def _compare(
 
     directory = model_directory(options.path, demo_cache_dir(), report)
     token_ids = _encode(directory, options.text, content)[: options.tokens]
-    decoder = load_model(directory, "cpu", None)
+    reference = load_model(directory, "cpu", None, weight_dtype="float32")
+    form = reference
+    if options.weights != "float32":
+        form = load_model(directory, "cpu", None, weight_dtype=options.weights)
     return compare(
-        decoder,
-        decoder,
+        reference,
+        form,
         token_ids,
         kv_dtype=ELEMENT_TYPES[options.kv],
         progress=lambda done: report("comparing", done),

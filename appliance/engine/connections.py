@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import itertools
 import logging
-import os
 import queue
 import socket
-import stat
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ from typing import cast
 import msgspec
 
 from appliance.errors import ConfigError
+from appliance.unix_socket import bind_unix_socket
 from appliance.wire.frames import (
     FRAME_BYTES_MAX,
     FrameSplitter,
@@ -37,10 +35,6 @@ log = logging.getLogger("appliance.engine")
 OUTBOX_BYTES_MAX = 8 * 1024 * 1024
 INBOX_BYTES_MAX = 2 * FRAME_BYTES_MAX
 """Unread bytes of one connection before reading from it pauses."""
-
-SOCKET_MODE = 0o600
-SOCKET_PATH_BYTES_MAX = 107
-BACKLOG = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,44 +227,3 @@ class _Link(asyncio.Protocol):
     def _cut_off(self, reason: str) -> None:
         log.warning("connection_cut", extra={"connection": self._number, "reason": reason})
         self._transport.abort()
-
-
-def bind_unix_socket(path: Path) -> socket.socket:
-    """A listening unix socket with mode 0600; replaces a socket that nobody listens on any more.
-
-    Raises ConfigError when the path is too long, is another kind of file, or is served by someone.
-    """
-    length = len(bytes(path))
-    if length > SOCKET_PATH_BYTES_MAX:
-        raise ConfigError(
-            f"{path}: a socket's path may have {SOCKET_PATH_BYTES_MAX} bytes, this has {length}; "
-            "choose a shorter paths.run_dir"
-        )
-    _remove_stale(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # On Linux the file gets the socket's own mode, so no moment passes with a wider one.
-        os.fchmod(listening.fileno(), SOCKET_MODE)
-        listening.bind(str(path))
-        listening.listen(BACKLOG)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        raise ConfigError(f"{path}: cannot listen: {error.strerror}") from error
-    return listening
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{path}: is not a socket; move it away or choose another paths.run_dir")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        failure = probe.connect_ex(str(path))
-    if failure != errno.ECONNREFUSED:
-        # Connected, or its backlog is full: someone listens.
-        raise ConfigError(f"{path}: another engine is listening here")
-    path.unlink()

@@ -25,11 +25,15 @@ class Endings:
         *,
         instance: str,
         send: Callable[[int, Frame], None],
+        remember: Callable[[Sequence, int], None],
     ) -> None:
+        """`remember` is told of each sequence that leaves tokens cached, while it still has its lease,
+        and of how many."""
         self._sequences = sequences
         self._counters = counters
         self._instance = instance
         self._send = send
+        self._remember = remember
 
     def refuse(self, connection: int, request_id: str, error: ApplianceError) -> None:
         """A request that never becomes a sequence."""
@@ -52,13 +56,13 @@ class Endings:
 
     def cancel(self, sequence: Sequence, *, commit: int) -> None:
         """End a waiting or running sequence at once; its first `commit` tokens stay cached."""
-        node = None
+        node, kept = None, 0
         if sequence.state is State.RUNNING:
-            sequence.commit(commit)
-            node = self._node(sequence, min(commit, sequence.computed))
+            kept = min(commit, sequence.computed)
+            node = self._node(sequence, kept)
         self._counters.cancelled += 1
         self._tell(sequence, "cancelled", node=node)
-        self._leave(sequence, commit=0)
+        self._leave(sequence, commit=kept)
 
     def fail(self, sequence: Sequence, error: ApplianceError) -> None:
         """End a sequence by a failure; what this step was to write is not kept."""
@@ -93,6 +97,7 @@ class Endings:
     def _leave(self, sequence: Sequence, *, commit: int) -> None:
         if commit > 0:
             sequence.commit(commit)
+            self._remember(sequence, min(commit, sequence.computed))
         sequence.release()
         self._sequences.drop(sequence)
 

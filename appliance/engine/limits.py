@@ -13,11 +13,14 @@ from appliance.engine.loop import LoopSettings
 from appliance.engine.slot_file import slots_in
 from appliance.engine.tier_costs import Tier
 from appliance.errors import ConfigError
-from appliance.model.kv_cache import ELEMENT_TYPES
+from appliance.model.forms import kv_type
 
 SLOTS_MAX = 2**32 - 1
 SLOT_OVERHEAD_BYTES = 300
 """What the index and the tier remember of a page beside its content (measured: 250 bytes)."""
+
+PIN_SHARE = 4
+"""Without `engine.pin_pages_max`, pins may take one page in so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +34,22 @@ class EngineLimits:
     disk_slots: int = 0
     threads: int
     loop: LoopSettings
+    pin_pages_max: int = 0
+    audit_tokens_per_minute: int = 0
 
 
 def fit_limits(
-    config: EngineConfig, *, model_context_tokens: int, bytes_per_page: int, cores: int
+    config: EngineConfig,
+    *,
+    model_context_tokens: int,
+    bytes_per_page: int,
+    cores: int,
+    on_gpu: bool = False,
 ) -> EngineLimits:
     """The limits of an engine; raises ConfigError naming both numbers that contradict."""
+    kv_dtype = kv_type(config.kv_dtype, on_gpu=on_gpu)
+    if kv_dtype == torch.bfloat16 and not on_gpu:
+        raise ConfigError('engine.kv_dtype "bfloat16" is for GPUs: use float32 or int8')
     pages = config.kv_cache_bytes // bytes_per_page
     capacity = pages * config.page_size
     context_tokens_max = config.context_tokens_max or model_context_tokens
@@ -57,10 +70,18 @@ def fit_limits(
             f"engine.step_tokens_max ({config.step_tokens_max}) must be at least "
             f"engine.running_max ({config.running_max}): a step decodes one token of each"
         )
+    pin_pages_max = pages // PIN_SHARE if config.pin_pages_max is None else config.pin_pages_max
+    if pin_pages_max > pages:
+        raise ConfigError(
+            f"engine.pin_pages_max ({pin_pages_max}) is over the {pages} pages that "
+            f"engine.kv_cache_bytes ({config.kv_cache_bytes}) can hold"
+        )
     return EngineLimits(
         pages=pages,
+        pin_pages_max=pin_pages_max,
+        audit_tokens_per_minute=config.audit_tokens_per_minute,
         page_size=config.page_size,
-        kv_dtype=ELEMENT_TYPES[config.kv_dtype],
+        kv_dtype=kv_dtype,
         host_slots=_slots("host", config.host_cache_bytes, bytes_per_page),
         disk_slots=_slots("disk", config.disk_cache_bytes, bytes_per_page),
         threads=config.threads or cores,

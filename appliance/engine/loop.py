@@ -84,9 +84,10 @@ class EngineLoop:
         clock: Callable[[], float],
         send: Callable[[int, Frame], None],
         trace: TraceWriter | None = None,
+        remember: Callable[[Sequence, int], None] = lambda _sequence, _written: None,
     ) -> None:
         """`tiers` keep what the index evicts; `instance` names this process in the nodes it gives out;
-        `trace` records what requests do to the index."""
+        `trace` records what requests do to the index; `remember` as in `Endings`."""
         self.counters = Counters()
         self._decoder = decoder
         self._runner = Runner(decoder, cache)
@@ -106,7 +107,9 @@ class EngineLoop:
         self._pace = AdmissionPace()
         self._step_cost = StepCost()
         self._step_times = StepTimes()
-        self._endings = Endings(self._set, self.counters, instance=instance, send=send)
+        self._endings = Endings(
+            self._set, self.counters, instance=instance, send=send, remember=remember
+        )
         self._replies = Replies(self._endings, self.counters, send=send)
 
     @property

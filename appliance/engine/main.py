@@ -26,7 +26,8 @@ from appliance.errors import ConfigError
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
-from appliance.model.kv_cache import ELEMENT_TYPES, bytes_per_page
+from appliance.model.forms import kv_type
+from appliance.model.kv_cache import bytes_per_page
 
 
 def run(whole: Config, number: int | None) -> int:
@@ -40,22 +41,29 @@ def run(whole: Config, number: int | None) -> int:
     # Limits are checked before the weights are read: a wrong setting is told within a second.
     check_model(config.model.path)
     model = read_config(config.model.path)
-    kv_dtype = ELEMENT_TYPES[config.engine.kv_dtype]
+    on_gpu = config.engine.device != "cpu" and torch.cuda.is_available()
+    kv_dtype = kv_type(config.engine.kv_dtype, on_gpu=on_gpu)
     page_bytes = bytes_per_page(model, config.engine.page_size, kv_dtype)
     limits = fit_limits(
         config.engine,
         model_context_tokens=model.context_tokens,
         bytes_per_page=page_bytes,
         cores=max(1, usable_cores() // max(1, whole.engine.devices.count("cpu"))),
+        on_gpu=on_gpu,
     )
     check_memory(
         config.engine,
-        on_gpu=config.engine.device != "cpu" and torch.cuda.is_available(),
+        on_gpu=on_gpu,
         available_bytes=available_memory_bytes(),
     )
     trace = _trace(config.engine, limits, page_bytes // limits.page_size)
     set_attention_threads(limits.threads)
-    decoder = load_model(config.model.path, config.engine.device, limits.threads)
+    decoder = load_model(
+        config.model.path,
+        config.engine.device,
+        limits.threads,
+        weight_dtype=config.engine.weight_dtype,
+    )
     service = EngineService(
         decoder,
         limits,

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from appliance import tokens
 from appliance._core import Lease, PrefixIndex
+from appliance.engine.stretches import of_positions
 from appliance.engine.trace_file import Deed, Mark, Request
 from appliance.tokens import TokenIds
 
@@ -118,9 +119,12 @@ class Replay:
             if played.late is not None:
                 played.late.append(mark)
                 continue
-            self._do(played, mark)
-            if mark.deed is Deed.RELEASE:
-                self._resume_delayed()
+            if (self._delayed and mark.deed is Deed.ADMIT) or not self._do(played, mark):
+                self._outcome.delayed += 1
+                self._delay(played, deque([mark]))
+                self._admit_delayed()
+            elif mark.deed is Deed.RELEASE:
+                self._admit_delayed()
         assert not self._delayed
         self._index.check()
         stats = self._index.stats()
@@ -131,42 +135,38 @@ class Replay:
         outcome.onloaded_tokens = stats["onloaded_tokens"]
         return outcome
 
-    def _do(self, played: _Played, mark: Mark) -> None:
+    def _do(self, played: _Played, mark: Mark) -> bool:
+        """One deed; False for an admission whose pages cannot be had."""
         if mark.deed is Deed.ADMIT:
-            if self._delayed or not self._admit(played, mark):
-                played.late = deque([mark])
-                self._delayed.append(played)
-                self._outcome.delayed += 1
-                self._resume_delayed()
-        elif mark.deed is Deed.COMMIT:
+            return self._admit(played, mark)
+        if mark.deed is Deed.COMMIT:
             self._commit(played, mark.tokens)
         else:
             self._release(played)
+        return True
 
-    def _resume_delayed(self) -> None:
+    def _delay(self, played: _Played, late: deque[Mark]) -> None:
+        played.late = late
+        self._delayed.append(played)
+
+    def _admit_delayed(self) -> None:
         """Admit those that wait, in order, while pages last; each then does what it could not."""
         while self._delayed:
             played = self._delayed[0]
-            assert played.late
-            if not self._admit(played, played.late[0]):
+            late = played.late
+            assert late
+            if not self._do(played, late[0]):
                 if self._holders > 0:
                     return
                 self._refuse(played)
                 continue
             self._delayed.popleft()
-            late, played.late = played.late, None
+            played.late = None
             late.popleft()
-            while late:
-                mark = late.popleft()
-                if mark.deed is Deed.ADMIT and not self._admit(played, mark):
-                    late.appendleft(mark)
-                    played.late = late
-                    self._delayed.append(played)
-                    break
-                if mark.deed is Deed.COMMIT:
-                    self._commit(played, mark.tokens)
-                elif mark.deed is Deed.RELEASE:
-                    self._release(played)
+            while late and self._do(played, late[0]):
+                late.popleft()
+            if late:
+                self._delay(played, late)
 
     def _refuse(self, played: _Played) -> None:
         self._delayed.popleft()
@@ -185,7 +185,7 @@ class Replay:
         first = mark.tokens - tokens.count(token_ids)
         lease = self._index.admit(
             token_ids,
-            _stretches(request, first, mark.tokens),
+            of_positions(request.stretches, first, mark.tokens),
             max(mark.reserved, mark.tokens),
             after=after,
             conversation=request.conversation if self._policy.names_conversations else b"",
@@ -274,16 +274,3 @@ def _own(request: Request, start: int, stop: int) -> TokenIds:
     """The tokens of positions `[start, stop)`, none of them before the request's own."""
     own = request.token_ids + request.reply
     return tokens.tail(tokens.head(own, stop - request.first), start - request.first)
-
-
-def _stretches(request: Request, first: int, stop: int) -> list[tuple[bytes, int]]:
-    """Those of positions `[first, stop)`: a reply goes on under the prompt's last namespace."""
-    namespace, count = request.stretches[-1]
-    stretches = [*request.stretches[:-1], (namespace, count + stop - request.prompt_tokens)]
-    covered: list[tuple[bytes, int]] = []
-    for namespace, count in stretches:
-        skipped = min(first, count)
-        first -= skipped
-        if count > skipped:
-            covered.append((namespace, count - skipped))
-    return covered or [(namespace, 0)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from appliance.engine.chunk import Chunk
 from appliance.errors import ApplianceError, GenerationFailed, InsufficientMemory
 from appliance.model.batch import StepBatch
+from appliance.model.decode_graphs import cuda_capture
 from appliance.model.decoder import Decoder
 from appliance.model.kv_cache import KVCache
 
@@ -36,8 +37,9 @@ class Runner:
         """Do a lease's (source page, target page, rows) copy."""
         self._cache.copy_rows(*copy)
 
-    def warm_up(self) -> None:
-        """One tiny forward, so that the first request does not pay for lazy set-up.
+    def warm_up(self, *, sequences_max: int, context_tokens_max: int) -> None:
+        """One tiny forward, so that the first request does not pay for lazy set-up; on a GPU, captures of
+        decode steps of up to so many sequences and so long a context.
 
         Writes row 0 of page 0, so nothing may be cached yet.
         """
@@ -53,6 +55,18 @@ class Runner:
             logit_rows=torch.zeros(1, dtype=torch.int64),
         )
         self._decoder.forward(batch, self._cache)
+        if self._decoder.device.type != "cuda":
+            return
+        try:
+            self._decoder.capture_decodes(
+                self._cache,
+                cuda_capture(self._decoder.device),
+                sequences_max=sequences_max,
+                context_tokens_max=context_tokens_max,
+            )
+        except RuntimeError as error:
+            # Steps are then launched kernel by kernel: slower, and the same.
+            log.warning("decode_graphs_off", exc_info=error)
 
     def run(self, chunks: Sequence[Chunk]) -> list[Outcome]:
         """Compute the chunks' K/V, and logits where they sample; one outcome a chunk, in order.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from appliance import tokens
 from appliance._core import Lease
 from appliance.engine.sampler import History
+from appliance.engine.stretches import Stretch, of_positions
 from appliance.engine.trace import RequestTrace
 from appliance.tokens import TokenIds
 from appliance.wire.frames import Generate
@@ -38,7 +39,7 @@ class Sequence:
 
     key: RequestKey
     request: Generate
-    stretches: list[tuple[bytes, int]]
+    stretches: list[Stretch]
     closing: TokenIds
     seed: int
     ordinal: int
@@ -98,16 +99,9 @@ class Sequence:
         return self.length + 1 + tokens.count(self.closing)
 
     @property
-    def path_stretches(self) -> list[tuple[bytes, int]]:
+    def path_stretches(self) -> list[Stretch]:
         """The stretches of `tokens`: a reply goes on under the prompt's last namespace."""
-        namespace, count = self.stretches[-1]
-        path = [*self.stretches[:-1], (namespace, count + self.new_tokens)]
-        skipped = self.first
-        while skipped > 0:
-            namespace, count = path[0]
-            path[:1] = [(namespace, count - skipped)] if count > skipped else []
-            skipped -= min(count, skipped)
-        return path
+        return of_positions(self.stretches, self.first, self.prompt_tokens + self.new_tokens)
 
     def hold(self, lease: Lease) -> None:
         """Go on in these pages, from the end of what was found in the cache."""

@@ -10,6 +10,8 @@ from uuid import uuid4
 
 from appliance._core import PrefixIndex
 from appliance.engine import answers
+from appliance.engine.admin import EngineAdmin
+from appliance.engine.audit import Auditor
 from appliance.engine.connections import Arrival, Connections, Disconnected, Received
 from appliance.engine.invariants import check_engine
 from appliance.engine.limits import EngineLimits
@@ -22,6 +24,7 @@ from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.wire.frames import (
     PROTOCOL,
+    AdminQuestion,
     Ask,
     Cancel,
     Frame,
@@ -62,46 +65,57 @@ class EngineService:
         `kv_slots`: the disk tier's file, if there may be one. Raises ConfigError when it cannot be had.
         """
         cache = decoder.new_cache(limits.pages, limits.page_size, limits.kv_dtype)
-        Runner(decoder, cache).warm_up()
+        Runner(decoder, cache).warm_up(
+            sequences_max=limits.loop.running_max, context_tokens_max=limits.loop.context_tokens_max
+        )
         disk = None
         if kv_slots is not None:
             disk = open_disk(kv_slots, limits.disk_slots, cache, decoder.fingerprint)
         self._index = PrefixIndex(
             page_size=limits.page_size,
             pages=limits.pages,
+            pin_pages_max=limits.pin_pages_max,
             host_slots=limits.host_slots,
             disk_slots=0 if disk is None else disk.slots,
         )
         self._tiers = Tiers(self._index, cache, host_slots=limits.host_slots, disk=disk)
         self._page_size = limits.page_size
+        self._pages_for_a_request = -(-limits.loop.context_tokens_max // limits.page_size)
         self._outbox: dict[int, bytearray] = {}
+        self._auditor = Auditor(
+            decoder,
+            cache,
+            self._index,
+            self._tiers,
+            tokens_per_minute=limits.audit_tokens_per_minute,
+            clock=clock,
+        )
+        instance = uuid4().hex
+        self._admin = EngineAdmin(
+            self._index,
+            self._tiers,
+            self._auditor,
+            instance=instance,
+            model_fingerprint=decoder.fingerprint,
+            page_size=limits.page_size,
+            send=self._put,
+        )
         self._loop = EngineLoop(
             decoder,
             cache,
             self._index,
             limits.loop,
             tiers=self._tiers,
-            instance=uuid4().hex,
+            instance=instance,
             clock=clock,
             send=self._put,
+            remember=self._auditor.remember,
             trace=trace,
         )
         self._clock = clock
         self._drain_s = drain_s
         self._drain_until: float | None = None
-        self._connections = connections(
-            Hello(
-                protocol=PROTOCOL,
-                pid=pid,
-                model_fingerprint=decoder.fingerprint,
-                vocab_size=decoder.config.vocab_size,
-                context_tokens_max=limits.loop.context_tokens_max,
-                page_size=limits.page_size,
-                pages_total=limits.pages,
-                waiting_max=limits.loop.waiting_max,
-                device=str(decoder.device),
-            )
-        )
+        self._connections = connections(_hello(decoder, limits, pid))
 
     def stop(self) -> None:
         """Drain and end; a second call ends at once. For other threads and signal handlers."""
@@ -127,6 +141,7 @@ class EngineService:
             )
             self._connections.send(self._outbox)
             self._connections.close(FLUSH_S)
+            self._auditor.give_way()
             if exit_code == EXIT_DRAINED:
                 self._tiers.save(SAVE_S)
             self._tiers.close()
@@ -139,13 +154,24 @@ class EngineService:
                 self._loop.is_idle or self._clock() >= self._drain_until
             ):
                 return
+            self._audit()
             self._loop.step()
             outbox, self._outbox = self._outbox, {}
             self._connections.send(outbox)
 
     def _patience_s(self) -> float | None:
         """How long to wait for an arrival: not at all while there is work."""
-        return None if self._loop.is_idle and self._drain_until is None else 0.0
+        is_idle = self._loop.is_idle and self._drain_until is None
+        return self._auditor.wait_s() if is_idle else 0.0
+
+    def _audit(self) -> None:
+        """Idle time is the audit's; its pages are the requests' when they get scarce."""
+        if self._loop.is_idle and self._drain_until is None:
+            self._auditor.step()
+        elif self._auditor.holds_pages:
+            pages = self._index.stats()
+            if pages["pages_free"] + pages["pages_evictable"] < self._pages_for_a_request:
+                self._auditor.give_way()
 
     def _handle(self, arrival: Arrival) -> None:
         if isinstance(arrival, Received):
@@ -166,6 +192,8 @@ class EngineService:
             self._loop.cancel(connection, frame.request_id, frame.keep_tokens)
         elif isinstance(frame, Ask):
             self._put(connection, self._answer(frame))
+        elif isinstance(frame, AdminQuestion):
+            self._admin.answer(connection, frame)
         elif self._drain_until is None:
             self._loop.submit(connection, frame)
         else:
@@ -175,13 +203,28 @@ class EngineService:
     def _answer(self, ask: Ask) -> Stats:
         failure = None
         if ask.check:
+            self._auditor.give_way()
             try:
                 check_engine(self._loop.sequences, self._index, self._page_size)
             except AssertionError as error:
                 log.error("check_failed", extra={"failure": str(error)})
                 failure = str(error) or "an invariant is broken"
-        values = self._loop.stats() | self._tiers.stats()
+        values = self._loop.stats() | self._tiers.stats() | self._auditor.values
         return Stats(request_id=ask.request_id, values=values, check_failure=failure)
 
     def _put(self, connection: int, frame: Frame) -> None:
         self._outbox.setdefault(connection, bytearray()).extend(encode(frame))
+
+
+def _hello(decoder: Decoder, limits: EngineLimits, pid: int) -> Hello:
+    return Hello(
+        protocol=PROTOCOL,
+        pid=pid,
+        model_fingerprint=decoder.fingerprint,
+        vocab_size=decoder.config.vocab_size,
+        context_tokens_max=limits.loop.context_tokens_max,
+        page_size=limits.page_size,
+        pages_total=limits.pages,
+        waiting_max=limits.loop.waiting_max,
+        device=str(decoder.device),
+    )

@@ -26,12 +26,14 @@ from appliance.engine.disk_tier import ANSWER_S, DiskTier, Read
 from appliance.engine.tier_costs import Tier, TierCosts
 from appliance.engine.tier_save import SavedPage, plan_save
 from appliance.model.kv_cache import KVCache
+from appliance.tokens import TokenIds
 
 log = logging.getLogger("appliance.engine")
 
 WRITE_WAIT_S = 0.25
 PAGE_WRITE_WAIT_S = 0.002
 """More for each page: a call that moves many is one for a long prompt, which takes far longer itself."""
+PROBE_BYTES = 64
 
 
 class Tiers:
@@ -137,6 +139,34 @@ class Tiers:
         if self._disk is not None:
             self._disk.forget()
         return self._index.clear()
+
+    def quarantine(
+        self, token_ids: TokenIds, stretches: list[tuple[bytes, int]], from_token: int
+    ) -> int:
+        """`PrefixIndex.quarantine`, on disk too; raises ValueError as there."""
+        dropped = self._index.quarantine(token_ids, stretches, from_token)
+        if self._disk is not None:
+            self._disk.forget()
+        return dropped
+
+    def purge(self, namespace: bytes) -> int:
+        """`PrefixIndex.purge`, on disk too."""
+        if self._disk is not None:
+            self._disk.forget()
+        return self._index.purge(namespace)
+
+    def is_in_host(self, page: int) -> bool:
+        """Whether a page in host memory has exactly the content of this page of the device. O(slots)."""
+        used = [slot for _, slot in self._index.tier_pages("host")]
+        content = torch.empty(self._cache.page_content_bytes, dtype=torch.uint8)
+        self._cache.read_page(page, content)
+        self._cache.finish_copies()
+        # A few bytes tell most pages apart.
+        begins = (self._arena[used, :PROBE_BYTES] == content[:PROBE_BYTES]).all(1).tolist()
+        return any(
+            begins_so and bool((self._arena[slot] == content).all())
+            for slot, begins_so in zip(used, begins, strict=True)
+        )
 
     def save(self, seconds_max: float) -> None:
         """Bring what is cached to disk, the most recent pages first, for the next start.

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from appliance._core import Lease
@@ -100,39 +101,19 @@ class TraceWriter:
         self._order += 1
         return self._order
 
-    def write(
-        self,
-        request: Generate,
-        *,
-        ordinal: int,
-        arrived_s: float,
-        reply: TokenIds,
-        new_tokens: int,
-        reason: FinishReason,
-        hit_tokens: int,
-        node: int,
-        marks: list[Mark],
-    ) -> None:
+    def write(self, request: Request) -> None:
         """Append one request, hidden. O(its new tokens)."""
         if self._file is None:
             return
         hiding = self._hiding
-        after = request.after
-        record = Request(
-            ordinal=ordinal,
-            arrived_s=arrived_s,
-            after=None if after is None else (after.number, after.tokens),
+        hidden = msgspec.structs.replace(
+            request,
             token_ids=hiding.token_ids(request.token_ids),
             stretches=[(hiding.name(namespace), count) for namespace, count in request.stretches],
             conversation=hiding.name(request.conversation),
-            reply=hiding.token_ids(reply),
-            new_tokens=new_tokens,
-            reason=reason,
-            hit_tokens=hit_tokens,
-            node=node,
-            marks=marks,
+            reply=hiding.token_ids(request.reply),
         )
-        self._append(encode_request(record))
+        self._append(encode_request(hidden))
 
     def _append(self, record: bytes) -> None:
         assert self._file is not None
@@ -206,16 +187,22 @@ class RequestTrace:
         if self._end is None or self._holds or not self._marks:
             return
         reason, new_tokens, reply = self._end
+        request, after = self._request, self._request.after
         self._writer.write(
-            self._request,
-            ordinal=self._ordinal,
-            arrived_s=self._arrived_s,
-            reply=reply,
-            new_tokens=new_tokens,
-            reason=reason,
-            hit_tokens=self._hit_tokens,
-            node=self._node,
-            marks=self._marks,
+            Request(
+                ordinal=self._ordinal,
+                arrived_s=self._arrived_s,
+                after=None if after is None else (after.number, after.tokens),
+                token_ids=request.token_ids,
+                stretches=request.stretches,
+                conversation=request.conversation,
+                reply=reply,
+                new_tokens=new_tokens,
+                reason=reason,
+                hit_tokens=self._hit_tokens,
+                node=self._node,
+                marks=self._marks,
+            )
         )
 
 

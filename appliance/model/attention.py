@@ -1,5 +1,7 @@
-"""Attention over paged K/V: three back ends behind one signature. Never: projections, rotation.
+"""Attention over paged K/V: back ends behind one signature. Never: projections, rotation.
 
+Here are the CPU's, the one that gathers pages on any device, and the slow reference; `cuda_attention`
+has a GPU's.
 A back end is a function `(batch, cache, heads) -> Attend`. It prepares what all layers of one step
 share; the `Attend` it returns is called once per layer: it writes the new K/V into their slots and
 gives each query the softmax-weighted values of the positions up to its own.
@@ -47,11 +49,6 @@ k and v of a layer that does not store are not looked at.
 """
 
 Backend: TypeAlias = Callable[[StepBatch, KVCache, int], Attend]
-
-
-def choose_backend(device: torch.device, *, softcap: bool) -> Backend:
-    """The fast back end of a device; the Rust kernel knows no soft-cap."""
-    return cpu_attention if device.type == "cpu" and not softcap else torch_attention
 
 
 def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:

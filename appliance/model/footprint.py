@@ -79,14 +79,13 @@ def footprint(config: ModelConfig, tiers: dict[str, int]) -> Footprint:
             chats={tier: free // chat_bytes for tier, free in tiers.items()},
         )
 
-    kinds = [name for name in ELEMENT_TYPES if name != "auto"]
     return Footprint(
         parameters=parameters(config),
         weight_bytes=weight_bytes(config),
         chat_messages=CHAT_MESSAGES,
         chat_tokens=chat_tokens,
         tiers=tiers,
-        own=tuple(form(kind, config.kv_heads, kind) for kind in kinds),
+        own=tuple(form(kind, config.kv_heads, kind) for kind in ELEMENT_TYPES),
         heads=tuple(form(name, count, "float32") for name, count in head_forms(config).items()),
     )
 

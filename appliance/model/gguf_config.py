@@ -13,6 +13,7 @@ import numpy as np
 from appliance.errors import ModelError
 from appliance.model.families.common import FULL, LAYERS_MAX, SLIDING
 from appliance.model.fields import shown
+from appliance.model.gguf_metadata import Metadata
 from appliance.model.gguf_reader import Gguf
 from appliance.model.gguf_rope import rope_fields
 
@@ -22,40 +23,6 @@ GEMMA3_27B_LAYERS = 62
 
 GEMMA2_PATTERN, GEMMA3_PATTERN = 2, 6
 GEMMA3_LOCAL_THETA = 10_000.0
-
-
-class Metadata:
-    """The fields of a file's architecture, without its prefix. Methods raise ModelError."""
-
-    def __init__(self, gguf: Gguf, architecture: str) -> None:
-        self.gguf = gguf
-        self._architecture = architecture
-
-    def need(self, name: str) -> Any:
-        """A value that must be there; its type is checked when the config is parsed."""
-        value = self.get(name)
-        if value is None:
-            key = f"{self._architecture}.{name}"
-            raise ModelError(f"{self.gguf.path}: metadata field {key} is missing")
-        return value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """A value, a float32 as its shortest decimal: 9.999999747378752e-06 was stored for 1e-05."""
-        value = self.gguf.metadata.get(f"{self._architecture}.{name}", default)
-        return float(str(np.float32(value))) if isinstance(value, float) else value
-
-    def refuse(self, *names: str) -> None:
-        """None of these is set: each would change the arithmetic and is not implemented."""
-        for name in names:
-            if self.get(name):
-                raise ModelError(
-                    f"{self.gguf.path}: {self._architecture}.{name} {shown(self.get(name))} is not "
-                    "supported"
-                )
-
-    def has_tensor(self, name: str) -> bool:
-        """Whether the file has a tensor of this name."""
-        return name in self.gguf.tensors
 
 
 def config_json(gguf: Gguf, architecture: str) -> dict[str, Any]:
@@ -69,16 +36,12 @@ def config_json(gguf: Gguf, architecture: str) -> dict[str, Any]:
         raise ModelError(f"{gguf.path}: tensor 'token_embd.weight' is missing")
     if metadata.get("expert_count"):
         raise ModelError(f"{gguf.path}: mixtures of experts are not supported")
-    config = {
+    return {
         **BUILDERS[architecture](metadata),
         "dtype": "float32",
         "vocab_size": embedding.shape[0],
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
     }
-    for name, value in config.items():
-        if isinstance(value, np.ndarray):
-            raise ModelError(f"{gguf.path}: {name} differs by layer, which is not supported")
-    return config
 
 
 def _rms_family(
@@ -191,7 +154,7 @@ def _layer_types(metadata: Metadata, default: int) -> list[str]:
     layers = metadata.need("block_count")
     if type(layers) is not int or not 1 <= layers <= LAYERS_MAX:
         raise ModelError(f"{metadata.gguf.path}: block_count {shown(layers)} is not supported")
-    pattern = metadata.get("attention.sliding_window_pattern", default)
+    pattern = metadata.by_layer("attention.sliding_window_pattern", default)
     if isinstance(pattern, np.ndarray) and pattern.shape == (layers,):
         return [SLIDING if windowed else FULL for windowed in pattern.tolist()]
     if type(pattern) is not int or pattern < 1:

@@ -10,6 +10,7 @@ from appliance.errors import ModelError
 from appliance.model.config import ModelConfig, parse_config
 from appliance.model.fields import shown
 from appliance.model.gguf_config import BUILDERS, config_json
+from appliance.model.gguf_metadata import Metadata
 from appliance.model.gguf_reader import Gguf, GgufTensor, read_gguf
 from appliance.model.gguf_rope import FREQUENCY_TENSOR
 from appliance.model.gguf_tokenizer import TokenizerFiles, build_tokenizer
@@ -82,7 +83,7 @@ def read_model(path: Path) -> GgufModel:
     }
     fields = {**config_json(gguf, architecture), **special}
     config = parse_config(fields, special, str(path))
-    _check_head_widths(gguf, architecture, config)
+    _check_head_widths(Metadata(gguf, architecture), config)
     return GgufModel(
         gguf=gguf,
         config=config,
@@ -112,17 +113,18 @@ def _architecture(gguf: Gguf) -> str:
     return architecture
 
 
-def _check_head_widths(gguf: Gguf, architecture: str, config: ModelConfig) -> None:
+def _check_head_widths(metadata: Metadata, config: ModelConfig) -> None:
     """Whole heads are rotated, and values are as wide as keys."""
-    rotated = gguf.metadata.get(f"{architecture}.rope.dimension_count", config.head_dim)
+    path = metadata.gguf.path
+    rotated = metadata.get("rope.dimension_count", config.head_dim)
     if rotated != config.head_dim:
         raise ModelError(
-            f"{gguf.path}: rotates {shown(rotated)} of {config.head_dim} dimensions, "
+            f"{path}: rotates {shown(rotated)} of {config.head_dim} dimensions, "
             "which is not supported"
         )
-    values = gguf.metadata.get(f"{architecture}.attention.value_length", config.head_dim)
+    values = metadata.get("attention.value_length", config.head_dim)
     if values != config.head_dim:
-        raise ModelError(f"{gguf.path}: keys and values of different length are not supported")
+        raise ModelError(f"{path}: keys and values of different length are not supported")
 
 
 def _match_tensors(gguf: Gguf, config: ModelConfig) -> tuple[Source, ...]:

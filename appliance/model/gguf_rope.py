@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ModelError
 from appliance.model.fields import shown
+from appliance.model.gguf_metadata import Metadata
 from appliance.model.gguf_reader import Gguf
 
 FREQUENCY_TENSOR = "rope_freqs.weight"
@@ -21,17 +22,7 @@ LLAMA3_LOW, LLAMA3_HIGH, LLAMA3_ORIGINAL_TOKENS = 1.0, 4.0, 8192
 _YARN_BETAS = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
 
 
-class RopeMetadata(Protocol):
-    """The fields of the file's architecture, by their names without its prefix."""
-
-    gguf: Gguf
-
-    def get(self, name: str, default: Any = None) -> Any: ...
-    def need(self, name: str) -> Any: ...
-    def refuse(self, *names: str) -> None: ...
-
-
-def rope_fields(metadata: RopeMetadata, *, theta_default: float) -> dict[str, Any]:
+def rope_fields(metadata: Metadata, *, theta_default: float) -> dict[str, Any]:
     """`rope_theta`, and `rope_scaling` where there is one; raises ModelError."""
     theta = metadata.get("rope.freq_base", theta_default)
     scaling = _scaling(metadata)
@@ -43,7 +34,7 @@ def rope_fields(metadata: RopeMetadata, *, theta_default: float) -> dict[str, An
     return fields if scaling is None else {**fields, "rope_scaling": scaling}
 
 
-def _scaling(metadata: RopeMetadata) -> dict[str, Any] | None:
+def _scaling(metadata: Metadata) -> dict[str, Any] | None:
     kind = metadata.get("rope.scaling.type", "none")
     factor = metadata.get("rope.scaling.factor") or metadata.get("rope.scale_linear")
     metadata.refuse(

@@ -40,7 +40,7 @@ def build_tokenizer(gguf: Gguf, architecture: str) -> TokenizerFiles:
     """Rebuild the tokenizer; raises ModelError when its kind is not known for certain."""
     metadata, path = gguf.metadata, gguf.path
     kind = metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
+    if not isinstance(kind, str) or kind != "gpt2":
         raise ModelError(
             f"{path}: tokenizer model {shown(kind)} is not supported in GGUF; supported: 'gpt2' "
             "(byte-level BPE); use the model's safetensors directory"
@@ -177,23 +177,42 @@ def _prefix(gguf: Gguf, tokens: dict[str, int], bos_id: int | None) -> dict[str,
 def _pre_tokenizer(gguf: Gguf) -> tuple[dict[str, Any] | None, dict[str, Any], bool]:
     """(normalizer, pre-tokenizer, ignore_merges) of the kind the file names.
 
-    As the original models' `tokenizer.json` have them: GPT-2, SmolLM2, Llama 3, Qwen2.
+    As the original models' `tokenizer.json` have them: GPT-2, SmolLM2 and StarCoder, Falcon, Llama 3,
+    Qwen2.
     """
     kind = gguf.metadata.get("tokenizer.ggml.pre")
-    if kind == "gpt-2":
-        return None, _byte_level(use_regex=True), False
-    if kind == "smollm":
-        digits = {"type": "Digits", "individual_digits": True}
-        return None, _sequence(digits, _byte_level(use_regex=True)), False
-    if kind == "llama-bpe":
-        return None, _sequence(_split(_LLAMA3_SPLIT), _byte_level(use_regex=False)), True
-    if kind == "qwen2":
-        split = _sequence(_split(_QWEN2_SPLIT), _byte_level(use_regex=False))
-        return {"type": "NFC"}, split, False
-    raise ModelError(
-        f"{gguf.path}: pre-tokenizer {shown(kind)} is not supported in GGUF; supported: 'gpt-2', "
-        "'smollm', 'llama-bpe', 'qwen2'; use the model's safetensors directory"
-    )
+    digits = {"type": "Digits", "individual_digits": True}
+    known: dict[str, tuple[dict[str, Any] | None, dict[str, Any], bool]] = {
+        "gpt-2": (None, _byte_level(use_regex=True), False),
+        "smollm": (None, _sequence(digits, _byte_level(use_regex=True)), False),
+        "starcoder": (None, _sequence(digits, _byte_level(use_regex=True)), False),
+        "falcon": (
+            None,
+            _sequence(
+                {"type": "Punctuation", "behavior": "Contiguous"},
+                _byte_level(use_regex=True),
+                digits | {"individual_digits": False},
+                _split("[0-9][0-9][0-9]"),
+            ),
+            False,
+        ),
+        "llama-bpe": (
+            None,
+            _sequence(_split(_LLAMA3_SPLIT), _byte_level(use_regex=False)),
+            True,
+        ),
+        "qwen2": (
+            {"type": "NFC"},
+            _sequence(_split(_QWEN2_SPLIT), _byte_level(use_regex=False)),
+            False,
+        ),
+    }
+    if not isinstance(kind, str) or kind not in known:
+        raise ModelError(
+            f"{gguf.path}: pre-tokenizer {shown(kind)} is not supported in GGUF; supported: "
+            f"{', '.join(repr(name) for name in known)}; use the model's safetensors directory"
+        )
+    return known[kind]
 
 
 def _byte_level(*, use_regex: bool) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias
 
 import numpy
 import torch
 
 from appliance.model.config import ModelConfig
+from appliance.model.copy_stream import CopyStream
 
-KVDtype: TypeAlias = Literal["auto", "float32", "int8"]
+KVDtype: TypeAlias = Literal["float32", "bfloat16", "int8"]
 
 ELEMENT_TYPES: dict[KVDtype, torch.dtype] = {
-    "auto": torch.float32,
     "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
     "int8": torch.int8,
 }
-"""What the setting `engine.kv_dtype` means; the one place that says what `auto` is."""
+"""The element types by name; what the setting `engine.kv_dtype` means beside them is in `forms`."""
 
 SCALE_BYTES = 4
 INT8_MAX = 127
@@ -25,11 +27,14 @@ INT8_MAX = 127
 class KVCache:
     """K and V of all layers, in pages of `page_size` positions.
 
-    `data`: float32 or int8 [kv_layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of the second
-    axis is K (rotated, its pairs side by side as in `blocks.Layer`), 1 is V. `scales`: None, or of
-    int8 float32 [kv_layers, 2, pages, kv_heads, page_size]; a value is its number times the scale of
-    its row, as `_core.store_kv` writes it. Rows are quantised each by itself, so what a row holds does
+    `data`: float32, bfloat16 or int8 [kv_layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of
+    the second axis is K (rotated, its pairs side by side as in `blocks.Layer`), 1 is V. `scales`: None,
+    or of int8 float32 [kv_layers, 2, pages, kv_heads, page_size]; a value is its number times the scale
+    of its row, as `_core.store_kv` writes it. Rows are quantised each by itself, so what a row holds does
     not depend on when, or with which others, it was computed.
+
+    On a GPU, pages are copied beside the steps (`copy_stream`): a step over the cache begins with
+    `join_copies`.
     """
 
     def __init__(
@@ -43,11 +48,12 @@ class KVCache:
     ) -> None:
         assert pages > 0
         assert page_size > 0
-        assert dtype in (torch.float32, torch.int8)
+        assert dtype in ELEMENT_TYPES.values()
         self.pages = pages
         self.page_size = page_size
         shape = (config.kv_layers, 2, pages, config.kv_heads, page_size, config.head_dim)
         self.data = _zeros(shape, dtype, device)
+        self._copies: CopyStream | None = None
         self.scales: torch.Tensor | None = None
         self._layers = [(layer[0], layer[1]) for layer in self.data]
         self._layer_scales: list[tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -76,7 +82,7 @@ class KVCache:
         scales = self.layer_scales(layer)
         for side, (new, cache) in enumerate(zip((k, v), self.layer(layer), strict=True)):
             if scales is None:
-                cache[pages, :, rows] = new
+                cache[pages, :, rows] = new.to(cache.dtype)
             else:
                 cache[pages, :, rows], scales[side][pages, :, rows] = quantise(new)
 
@@ -85,7 +91,7 @@ class KVCache:
         k, v = (cache[page_table] for cache in self.layer(layer))
         scales = self.layer_scales(layer)
         if scales is None:
-            return k, v
+            return k.float(), v.float()
         return k * scales[0][page_table].unsqueeze(-1), v * scales[1][page_table].unsqueeze(-1)
 
     @torch.inference_mode()
@@ -94,6 +100,7 @@ class KVCache:
         assert 0 <= source_page < self.pages
         assert 0 <= target_page < self.pages
         assert 0 < rows <= self.page_size
+        self.join_copies()
         for tensor in (self.data, self.scales):
             if tensor is not None:
                 tensor[:, :, target_page, :, :rows].copy_(tensor[:, :, source_page, :, :rows])
@@ -104,20 +111,35 @@ class KVCache:
 
         Ordered with the device's work so far; into pinned memory it may still be under way on return.
         """
-        for part, place in zip(self._parts(page), self._places(buffer), strict=True):
-            place.copy_(part, non_blocking=True)
+        with self._beside():
+            for part, place in zip(self._parts(page), self._places(buffer), strict=True):
+                place.copy_(part, non_blocking=True)
 
     @torch.inference_mode()
     def write_page(self, page: int, buffer: torch.Tensor) -> None:
         """Set one page's whole content from what `read_page` gave; orders as there."""
-        for part, place in zip(self._parts(page), self._places(buffer), strict=True):
-            part.copy_(place, non_blocking=True)
+        with self._beside():
+            for part, place in zip(self._parts(page), self._places(buffer), strict=True):
+                part.copy_(place, non_blocking=True)
+
+    def join_copies(self) -> None:
+        """Order the copies of `read_page` and `write_page` so far before the device's next work."""
+        if self._copies is not None:
+            self._copies.join()
 
     def finish_copies(self) -> None:
         """Wait until the copies of `read_page` and `write_page` are done, so that the CPU may use
         their buffers."""
-        if self.data.device.type == "cuda":
-            torch.cuda.current_stream(self.data.device).synchronize()
+        if self._copies is not None:
+            self._copies.wait()
+
+    def _beside(self) -> AbstractContextManager[None]:
+        """Where copies of pages are enqueued: beside a GPU's steps; on the CPU they are done at once."""
+        if self.data.device.type != "cuda":
+            return nullcontext()
+        if self._copies is None:
+            self._copies = CopyStream(self.data.device)
+        return self._copies.beside()
 
     def _parts(self, page: int) -> list[torch.Tensor]:
         assert 0 <= page < self.pages
@@ -155,8 +177,9 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
         return torch.zeros(shape, dtype=dtype, device=device)
     # numpy leaves it to the kernel to give out zeroed memory on first use; torch writes the zeros,
     # which would take the whole budget at once.
-    kind = numpy.int8 if dtype == torch.int8 else numpy.float32
-    return torch.from_numpy(numpy.zeros(shape, dtype=kind))
+    *outer, width = shape
+    zeros = numpy.zeros((*outer, width * dtype.itemsize), dtype=numpy.uint8)
+    return torch.from_numpy(zeros).view(dtype)
 
 
 def bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype = torch.float32) -> int:

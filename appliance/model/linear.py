@@ -54,3 +54,33 @@ class FloatTable(FloatLinear):
     def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See `Table`."""
         return embedding(token_ids, self.weight)
+
+
+class Bfloat16Linear:
+    """Weights in bfloat16, half the bytes of float32; inputs are rounded to it, sums are float32's."""
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """`weight`: float32 [out, in], which is not kept; `bias`: float32 [out]."""
+        self.weight = weight.to(torch.bfloat16)
+        self.bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        y = linear(x.to(torch.bfloat16), self.weight).float()
+        return y if self.bias is None else y.add_(self.bias)
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
+        """See `Linear`."""
+        residual += self(x)
+
+
+class Bfloat16Table(Bfloat16Linear):
+    """A bfloat16 embedding [vocab, hidden]."""
+
+    __slots__ = ()
+
+    def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `Table`."""
+        return embedding(token_ids, self.weight).float()

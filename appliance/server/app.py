@@ -57,6 +57,7 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     app = web.Application(middlewares=[request_frame(keys, services.drain, services.metrics)])
     app[SERVICES] = services
     services.metrics.watch_streams(lambda: services.streams.running)
+    services.metrics.watch_coverage(lambda: services.turns.coverage.shares)
     app.on_response_prepare.append(add_request_id)
     page = Page()
     app.router.add_get("/", page.index)

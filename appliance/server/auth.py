@@ -54,6 +54,13 @@ class Keys:
         """Whether requests need a key."""
         return bool(self._entries)
 
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Everybody that requests may speak for, each once, as configured."""
+        if not self._entries:
+            return (LOCAL_TENANT,)
+        return tuple(dict.fromkeys(entry.tenant for entry in self._entries))
+
     def tenant(self, authorization: Sequence[str]) -> str:
         """The tenant of a request with these `Authorization` headers; raises Unauthorized."""
         if not self._entries:

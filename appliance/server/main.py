@@ -17,6 +17,7 @@ from pathlib import Path
 import uvloop
 from aiohttp import http_parser, web
 
+from appliance.chat.cache_view import CacheView
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
@@ -27,6 +28,7 @@ from appliance.errors import ConfigError, StorageUnavailable
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC
+from appliance.server.admin import serving_admin
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
 from appliance.server.drain import Drain
@@ -88,7 +90,8 @@ async def _serve(
             site = web.SockSite(runner, listening)
             await site.start()
             log.info("server_started", extra={"port": listening.getsockname()[1]})
-            await _until_drain(drain, migrating)
+            async with serving_admin(services, keys):
+                await _until_drain(drain, migrating)
             await site.stop()
             log.info("server_draining", extra={"streams": services.streams.running})
             await _finish_streams(services, hurry, config.server.drain_s)
@@ -161,16 +164,18 @@ def build_services(
     ledger = Ledger(pool, write_retry_s=config.database.write_retry_s)
     running = RunningTurns()
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
+    turns = Turns(
+        ledger=ledger,
+        running=running,
+        engine=engine,
+        model=text,
+        characters=characters,
+        limits=limits,
+    )
     return Services(
         config=config,
-        turns=Turns(
-            ledger=ledger,
-            running=running,
-            engine=engine,
-            model=text,
-            characters=characters,
-            limits=limits,
-        ),
+        turns=turns,
+        cache_view=CacheView(engine=engine, planner=turns.planner, tips=turns.tips, model=text),
         conversations=Conversations(ledger=ledger, running=running, characters=characters),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,

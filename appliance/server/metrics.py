@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from appliance.prompt.messages import Role
+
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -43,6 +45,10 @@ class Metrics:
         """Where the number of running replies is read at each scrape."""
         self._streams.set_function(running)
 
+    def watch_coverage(self, shares: Callable[[], Mapping[Role, float]]) -> None:
+        """Where the index coverage by role is read at each scrape."""
+        self.registry.register(_CoverageGauge(shares))
+
     def count_request(self, *, method: str, route: str, status: int) -> None:
         """One HTTP request ended."""
         self._requests.labels(method=method, route=route, status=str(status)).inc()
@@ -63,6 +69,23 @@ class Metrics:
         gauges = CollectorRegistry()
         gauges.register(_EngineGauges(engines))
         return text + generate_latest(gauges)
+
+
+class _CoverageGauge:
+    """The share of a turn's tokens that the next turn found in the cache, by role."""
+
+    def __init__(self, shares: Callable[[], Mapping[Role, float]]) -> None:
+        self._shares = shares
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily(
+            "appliance_index_coverage",
+            "Share of a turn's tokens that the next turn found in the cache.",
+            labels=["role"],
+        )
+        for role, share in self._shares().items():
+            gauge.add_metric([role], share)
+        return [gauge]
 
 
 class _EngineGauges:

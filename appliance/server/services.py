@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from appliance._core import Tokenizer
+from appliance.chat.cache_view import CacheView
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
@@ -28,6 +29,7 @@ class Services:
     conversations: Conversations
     completions: Completions
     engine: Engines
+    cache_view: CacheView
     characters: Characters
     tokenizer: Tokenizer
     metrics: Metrics

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from appliance.wire.client import Event
 from appliance.wire.frames import Generate, Hello
+from appliance.wire.pending import Event
 
 
 class EngineAccess(Protocol):

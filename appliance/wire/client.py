@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import logging
 import random
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +18,11 @@ from typing import Self, cast
 
 import msgspec
 
-from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable, Overloaded
 from appliance.wire.frames import (
     PROTOCOL,
-    Admitted,
+    AdminAnswer,
+    AdminQuestion,
     Ask,
     Cancel,
     EngineFrame,
@@ -33,14 +32,14 @@ from appliance.wire.frames import (
     Generate,
     Hello,
     Stats,
-    Tokens,
     decode_from_engine,
     encode,
 )
+from appliance.wire.pending import Event, Pending
 
 log = logging.getLogger("appliance.wire")
 
-Event = Admitted | Tokens | Finished
+Answer = Stats | AdminAnswer
 
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -152,16 +151,33 @@ class EngineClient:
 
         Raises EngineUnavailable when there is no engine or it does not answer in time.
         """
+        stats = await self._answer(Ask(request_id=self._ask_id(), check=check), timeout_s)
+        assert isinstance(stats, Stats)
+        return stats
+
+    async def question(self, question: AdminQuestion, *, timeout_s: float) -> AdminAnswer:
+        """The engine's answer to an operator's question; its `request_id` is given here.
+
+        Raises as `ask`.
+        """
+        asked = msgspec.structs.replace(question, request_id=self._ask_id())
+        answer = await self._answer(asked, timeout_s)
+        assert not isinstance(answer, Stats)
+        return answer
+
+    def _ask_id(self) -> str:
+        return f"ask-{next(self._ask_numbers)}"
+
+    async def _answer(self, question: Ask | AdminQuestion, timeout_s: float) -> Answer:
         link = self._connected()
-        ask = Ask(request_id=f"ask-{next(self._ask_numbers)}", check=check)
         try:
-            return await asyncio.wait_for(link.ask(ask), timeout_s)
+            return await asyncio.wait_for(link.ask(question), timeout_s)
         except TimeoutError as error:
             raise EngineUnavailable(
                 "The engine did not answer in time; try again in a moment."
             ) from error
         finally:
-            link.forget_ask(ask.request_id)
+            link.forget_ask(question.request_id)
 
     def _connected(self) -> _Link:
         if self._link is None:
@@ -231,54 +247,6 @@ class EngineClient:
         await link.close()
 
 
-class _Pending:
-    """The events of one request that were not read yet."""
-
-    def __init__(self, events_max: int) -> None:
-        self._events: deque[Event] = deque()
-        self._events_max = events_max
-        self._arrived = asyncio.Event()
-        self._failure: EngineUnavailable | None = None
-        self._overran = False
-        self.queued_tokens = 0
-        self.yielded_tokens = 0
-        self.is_cancelled = False
-        self.is_finished = False
-
-    def put(self, event: Event) -> bool:
-        """Queue an event; False when it did not fit, so the request has to be cancelled."""
-        if isinstance(event, Finished):
-            self.is_finished = True
-            if self._overran:
-                event = msgspec.structs.replace(event, new_tokens=self.queued_tokens)
-        elif self._overran or len(self._events) >= self._events_max:
-            # No gap may arise: after the first event that is lost, only the end is delivered.
-            self._overran = True
-            return False
-        elif isinstance(event, Tokens):
-            self.queued_tokens += tokens.count(event.token_ids)
-        self._events.append(event)
-        self._arrived.set()
-        return True
-
-    def fail(self, error: EngineUnavailable) -> None:
-        """No more events will come."""
-        self._failure = error
-        self._arrived.set()
-
-    async def next_event(self) -> Event:
-        """The next event; raises EngineUnavailable after the last when the connection was lost."""
-        while not self._events:
-            if self._failure is not None:
-                raise self._failure
-            self._arrived.clear()
-            await self._arrived.wait()
-        event = self._events.popleft()
-        if isinstance(event, Tokens):
-            self.yielded_tokens += tokens.count(event.token_ids)
-        return event
-
-
 class _Link(asyncio.Protocol):
     """One connection, from connect to loss."""
 
@@ -289,10 +257,10 @@ class _Link(asyncio.Protocol):
         self.lost: asyncio.Future[None] = loop.create_future()
         self._events_max = events_max
         self._splitter = FrameSplitter()
-        self._requests: dict[str, _Pending] = {}
+        self._requests: dict[str, Pending] = {}
         # Cancelled and not read any more, but the engine's Finished is still to come.
         self._ending: set[str] = set()
-        self._asks: dict[str, asyncio.Future[Stats]] = {}
+        self._asks: dict[str, asyncio.Future[Answer]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -324,14 +292,14 @@ class _Link(asyncio.Protocol):
             self._transport.abort()
             await asyncio.shield(self.lost)
 
-    def open(self, request: Generate) -> _Pending:
+    def open(self, request: Generate) -> Pending:
         """Send a request and begin to collect its events."""
         if request.request_id in self._requests or request.request_id in self._ending:
             raise Conflict("this request_id is already in use", param="request_id")
         self._check_open()
         if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
             raise Overloaded("the engine does not take requests")
-        pending = self._requests[request.request_id] = _Pending(self._events_max)
+        pending = self._requests[request.request_id] = Pending(self._events_max)
         self._send(request)
         return pending
 
@@ -349,10 +317,10 @@ class _Link(asyncio.Protocol):
         if not self._requests.pop(request_id).is_finished:
             self._ending.add(request_id)
 
-    async def ask(self, ask: Ask) -> Stats:
-        """Send `Ask` and wait for its answer."""
+    async def ask(self, ask: Ask | AdminQuestion) -> Answer:
+        """Send a question and wait for its answer."""
         self._check_open()
-        answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asks[ask.request_id] = answer
         self._send(ask)
         return await answer
@@ -376,7 +344,7 @@ class _Link(asyncio.Protocol):
             self.hello = frame
             if not self.greeted.done():
                 self.greeted.set_result(frame)
-        elif isinstance(frame, Stats):
+        elif isinstance(frame, Answer):
             answer = self._asks.get(frame.request_id)
             if answer is not None and not answer.done():
                 answer.set_result(frame)

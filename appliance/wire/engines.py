@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from appliance.errors import Conflict, EngineUnavailable
-from appliance.wire.client import EngineClient, Event
-from appliance.wire.frames import Generate, Hello, Stats
-from appliance.wire.routing import EngineLoad, preference, route, route_key
+from appliance.wire.client import EngineClient
+from appliance.wire.frames import AdminAnswer, AdminQuestion, Generate, Hello, Stats
+from appliance.wire.pending import Event
+from appliance.wire.routing import EngineLoad, conversation_key, preference, route, route_key
 
 log = logging.getLogger("appliance.wire")
 
@@ -114,6 +115,24 @@ class Engines:
 
         answers = await asyncio.gather(*(ask(client) for client in self._clients.values()))
         return dict(zip(self._clients, answers, strict=True))
+
+    async def question(
+        self, conversation: bytes, question: AdminQuestion, *, timeout_s: float
+    ) -> AdminAnswer:
+        """The answer of the engine that a conversation's requests go to while nothing is in their way.
+
+        Raises as `EngineClient.question`.
+        """
+        loads = [self._load(name, client.hello) for name, client in self._clients.items()]
+        own = preference(conversation_key(conversation), loads)[0]
+        return await self._clients[own.name].question(question, timeout_s=timeout_s)
+
+    async def question_each(
+        self, question: AdminQuestion, *, timeout_s: float
+    ) -> list[AdminAnswer]:
+        """The answers of all engines. Raises EngineUnavailable when one of them does not answer."""
+        clients = self._clients.values()
+        return await asyncio.gather(*(c.question(question, timeout_s=timeout_s) for c in clients))
 
     def _choose(self, request: Generate) -> str:
         if len(self._clients) == 1:

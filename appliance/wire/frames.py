@@ -1,8 +1,9 @@
 """The frames between server and engine, and their encoding. Never opens a socket.
 
 A frame on the socket is a 4-byte big-endian length followed by one msgpack map with a `type` field.
-The server sends `Generate`, `Cancel` and `Ask`; the engine sends `Hello` once per connection, and for
-each `Generate`: at most one `Admitted`, any number of `Tokens`, exactly one `Finished`.
+The server sends `Generate`, `Cancel`, and questions; the engine sends `Hello` once per connection, one
+answer for each question, and for each `Generate`: at most one `Admitted`, any number of `Tokens`, exactly
+one `Finished`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from appliance.tokens import TokenIds
 
-PROTOCOL = 3
+PROTOCOL = 4
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 LENGTH_BYTES = 4
 
@@ -163,8 +164,118 @@ class Stats(Frame, frozen=True, kw_only=True, tag="stats"):
     check_failure: str | None = None
 
 
-ServerFrame = Generate | Cancel | Ask
-EngineFrame = Hello | Admitted | Tokens | Finished | Stats
+class Question(Frame, frozen=True, kw_only=True):
+    """Base of an operator's questions; each has one answer with its `request_id`."""
+
+    request_id: str = ""
+
+
+class Explain(Question, frozen=True, kw_only=True, tag="explain"):
+    """What a request for these tokens would find; `stretches` as in `Generate`. Answer: `Explained`."""
+
+    token_ids: TokenIds
+    stretches: list[tuple[bytes, int]]
+
+
+class Pin(Question, frozen=True, kw_only=True, tag="pin"):
+    """Keep the path to a node from eviction, in the name of a conversation. Answer: `Done`."""
+
+    conversation: bytes
+    node: Node
+
+
+class Unpin(Question, frozen=True, kw_only=True, tag="unpin"):
+    """Take back what was pinned in the name of a conversation. Answer: `Done`, 0 pages if nothing was."""
+
+    conversation: bytes
+
+
+class PurgeAll(Question, frozen=True, kw_only=True, tag="purge_all"):
+    """Drop everything that no request and no pin holds. Answer: `Done`."""
+
+
+class PurgeNamespace(Question, frozen=True, kw_only=True, tag="purge_namespace"):
+    """Drop every page with tokens in a namespace, and what follows it. Answer: `Done`."""
+
+    namespace: bytes
+
+
+class PurgePath(Question, frozen=True, kw_only=True, tag="purge_path"):
+    """Drop the pages of a path from position `from_token` on, and what follows them. Answer: `Done`."""
+
+    token_ids: TokenIds
+    stretches: list[tuple[bytes, int]]
+    from_token: int
+
+
+class AuditPath(Question, frozen=True, kw_only=True, tag="audit_path"):
+    """Compare what is cached of a path with a recomputation, in idle time. Answer: `Audited`."""
+
+    token_ids: TokenIds
+    stretches: list[tuple[bytes, int]]
+
+
+class AuditSample(Question, frozen=True, kw_only=True, tag="audit_sample"):
+    """The same with paths that ended lately, until `tokens` tokens are compared. Answer: `Audited`."""
+
+    tokens: int
+
+
+class Explained(Frame, frozen=True, kw_only=True, tag="explained"):
+    """Answer to `Explain`; the fields are those of `PrefixIndex.explain`."""
+
+    request_id: str
+    hit_tokens: int
+    miss_tokens: int
+    host_tokens: int
+    disk_tokens: int
+    cause: str
+    before: TokenIds | None = None
+    asked: TokenIds | None = None
+    cached: TokenIds | None = None
+
+
+class Done(Frame, frozen=True, kw_only=True, tag="done"):
+    """Answer to `Pin`, `Unpin` and the purges: how many pages it was about."""
+
+    request_id: str
+    pages: int
+
+
+class PathAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """One audited path; `cause` and what follows are set when it failed (`engine/audit_cause.py`)."""
+
+    tokens: int
+    logit_difference: float
+    row_difference: float
+    top1_agrees: bool
+    cause: str | None = None
+    position: int | None = None
+    page: int | None = None
+    pages_dropped: int = 0
+
+
+class Audited(Frame, frozen=True, kw_only=True, tag="audited"):
+    """Answer to `AuditPath` and `AuditSample`; empty when nothing of it is cached, or no page is free."""
+
+    request_id: str
+    paths: list[PathAudit]
+
+
+class Refused(Frame, frozen=True, kw_only=True, tag="refused"):
+    """Answer to a question that cannot be met (a code of `errors.py`)."""
+
+    request_id: str
+    error_code: str
+    error_message: str
+
+
+AdminQuestion = (
+    Explain | Pin | Unpin | PurgeAll | PurgeNamespace | PurgePath | AuditPath | AuditSample
+)
+AdminAnswer = Explained | Done | Audited | Refused
+ServerFrame = Generate | Cancel | Ask | AdminQuestion
+EngineFrame = Hello | Admitted | Tokens | Finished | Stats | AdminAnswer
 
 _encoder = msgspec.msgpack.Encoder()
 _server_decoder: msgspec.msgpack.Decoder[ServerFrame] = msgspec.msgpack.Decoder(ServerFrame)

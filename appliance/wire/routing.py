@@ -60,11 +60,16 @@ def route_key(request: Generate, *, page_size: int, public: bytes) -> bytes:
     ends. Calls that begin with the same private text share it, and so the engine that has computed it.
     """
     if request.conversation:
-        return b"conversation:" + request.conversation
+        return conversation_key(request.conversation)
     namespace, position = _first_private(request.stretches, public)
     width = page_size * tokens.BYTES_PER_TOKEN
     start = position // page_size * width
     return b"page:" + namespace + b":" + request.token_ids[start : start + width]
+
+
+def conversation_key(conversation: bytes) -> bytes:
+    """What the requests of a conversation are routed by."""
+    return b"conversation:" + conversation
 
 
 def _first_private(stretches: Sequence[tuple[bytes, int]], public: bytes) -> tuple[bytes, int]:

@@ -52,6 +52,8 @@ class World:
             deed(self.random.choice(self.sequences))
         elif self.random.random() < 0.05:
             self.clear()
+        elif self.random.random() < 0.1:
+            self.quarantine(self.random.choice(self.paths))
         elif self.nodes and self.random.random() < 0.4:
             self.go_on(self.random.choice(self.nodes[-4:]))
         else:
@@ -186,6 +188,22 @@ class World:
 
     def clear(self) -> None:
         assert self.index.clear() == self.oracle.clear()
+
+    def quarantine(self, path: Prefix) -> None:
+        """A random position is wrong."""
+        for sequence in self.sequences:
+            self.copy_first(sequence)
+        stretches = [
+            (name, len(list(run))) for name, run in groupby(path, key=lambda pair: pair[0])
+        ]
+        token_ids = pack(token for _, token in path)
+        if not path:
+            with pytest.raises(ValueError, match="at least one token"):
+                self.index.quarantine(token_ids, stretches, 0)
+            return
+        position = self.random.randrange(len(path))
+        dropped = self.index.quarantine(token_ids, stretches, position)
+        assert dropped == self.oracle.quarantine(path[: position + 1])
 
     def verify(self) -> None:
         """The accounting, the oracle, and the contents of every row that somebody may read."""

@@ -39,6 +39,7 @@ class Hold:
     conversation: bytes
     continued: int | None
     has_committed: bool = False
+    is_detached: bool = False
 
     def uses(self, cached: CachedPage) -> bool:
         return cached in self.table or cached in self.full or cached is self.source
@@ -142,7 +143,7 @@ class PrefixOracle:
     def commit(self, hold: Hold, path: Prefix) -> None:
         """Put the pages of `path` into the dict."""
         hold.path = max(hold.path, path, key=len)
-        if len(path) <= hold.committed:
+        if len(path) <= hold.committed or hold.is_detached:
             return
         self.committed_tokens += max(0, len(path) - max(hold.committed, hold.hit_tokens))
         hold.source = None
@@ -198,6 +199,22 @@ class PrefixOracle:
     def _live_tips(self) -> dict[int, Prefix]:
         pages = set(map(id, self._all()))
         return {node: tip.path for node, tip in self.tips.items() if id(tip.page) in pages}
+
+    def quarantine(self, wrong: Prefix) -> int:
+        """Every page whose prefix begins with `wrong` goes; who holds one commits no more."""
+        gone = [cached for cached in self._all() if cached.prefix[: len(wrong)] == wrong]
+        for cached in gone:
+            del self.cached[cached.prefix]
+        for hold in self.holds:
+            if not any(hold.uses(cached) for cached in gone):
+                continue
+            hold.table = [p.page if p in gone and not isinstance(p, int) else p for p in hold.table]
+            hold.full = [*takewhile(lambda cached: cached not in gone, hold.full)]
+            hold.source = None if hold.source in gone else hold.source
+            hold.is_detached = True
+            hold.has_committed = False
+        self._drop_superseded()
+        return len(gone)
 
     def clear(self) -> int:
         """Drop what nobody uses."""
@@ -263,8 +280,8 @@ class PrefixOracle:
         return len(cached.prefix) == tokens and tokens % self.page_size != 0 and not writes
 
     def _free(self) -> int:
-        own = sum(isinstance(place, int) for hold in self.holds for place in hold.table)
-        return self.pages - len(self.cached) - own
+        own = {place for hold in self.holds for place in hold.table if isinstance(place, int)}
+        return self.pages - len(self.cached) - len(own)
 
     def _has_room(self, pages: int, also_used: Sequence[CachedPage] = ()) -> bool:
         unused = sum(not self._is_protected(cached, also_used) for cached in self._all())

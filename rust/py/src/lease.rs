@@ -57,6 +57,12 @@ impl Lease {
     }
 
     #[getter]
+    fn is_detached(&self) -> PyResult<bool> {
+        let index = lock(&self.shared)?;
+        Ok(index.lease(self.id).is_some_and(core::Lease::is_detached))
+    }
+
+    #[getter]
     fn node(&self) -> u64 {
         self.id.number()
     }

@@ -196,6 +196,8 @@ impl PrefixIndex {
         let dict = PyDict::new(py);
         dict.set_item("hit_tokens", explained.hit_tokens)?;
         dict.set_item("miss_tokens", explained.miss_tokens)?;
+        dict.set_item("host_tokens", explained.host_tokens)?;
+        dict.set_item("disk_tokens", explained.disk_tokens)?;
         dict.set_item("cause", cause_name(explained.cause))?;
         let difference = explained.difference;
         let shown = |part: fn(&Difference) -> &[u32]| {
@@ -320,6 +322,22 @@ impl PrefixIndex {
         lock(&self.shared)?
             .check()
             .map_err(PyAssertionError::new_err)
+    }
+
+    fn quarantine(
+        &self,
+        token_ids: &[u8],
+        stretches: Stretches,
+        from_token: Count<usize>,
+    ) -> PyResult<usize> {
+        let token_ids = unpack("token_ids", token_ids)?;
+        let mut index = lock(&self.shared)?;
+        let dropped = index.quarantine(&token_ids, &counted(&stretches), from_token.0);
+        dropped.map_err(raised)
+    }
+
+    fn purge(&self, namespace: &[u8]) -> PyResult<usize> {
+        Ok(lock(&self.shared)?.purge(namespace))
     }
 
     fn clear(&self) -> PyResult<usize> {

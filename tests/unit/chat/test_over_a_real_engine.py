@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -25,18 +25,20 @@ from appliance.chat.turn import Turns
 from appliance.config import EngineConfig
 from appliance.engine.connections import Connections
 from appliance.engine.limits import fit_limits
+from appliance.engine.sequence import Sequence
 from appliance.engine.service import EngineService
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.kv_cache import bytes_per_page
-from appliance.prompt.messages import ChatMessage
+from appliance.prompt.messages import ChatMessage, Role
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.records import Message
 from appliance.store.text import storable
 from appliance.tokens import count
-from appliance.wire.client import EngineClient, Event
+from appliance.wire.client import EngineClient
 from appliance.wire.frames import Generate, Sampling
+from appliance.wire.pending import Event
 from tests.model_fixtures import tiny_model, vocabulary, write_directory
 from tests.unit.chat.conftest import CHARACTERS
 from tests.unit.chat.driver import TENANT, read, read_until, send
@@ -313,3 +315,29 @@ async def test_a_reply_that_would_forge_a_turn_ends_before_it(
     _, deltas, done = await read(send(turns, opened, "go", params=params))
     assert (done.finish_reason, done.text, done.usage.new_tokens) == ("stop", "", 0)
     assert not deltas
+
+
+async def test_the_index_covers_every_role_and_the_bug_of_users_messages_shows(
+    ledger: Ledger,
+    conversations: Conversations,
+    client: EngineClient,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bug: what was computed for a user's message is not put into the index."""
+
+    async def coverage(word: str) -> Mapping[Role, float]:
+        turns = turns_of(ledger, client, directory)
+        opened = (await conversations.open(tenant=TENANT, character="mara")).conversation_id
+        for number in range(3):
+            await read(send(turns, opened, f"{word} {number} " * 20, params=SHORT))
+        return turns.coverage.shares
+
+    # Of a reply that ends by its length, every token is cached.
+    assert await coverage("say") == {"system": 1.0, "user": 1.0, "assistant": 1.0}
+    commit = Sequence.commit
+    monkeypatch.setattr(Sequence, "commit", lambda s, n: commit(s, min(n, s.stretches[0][1])))
+    broken = await coverage("tell")
+    assert broken["system"] == 1.0
+    assert broken["user"] < 0.2
+    assert broken["assistant"] == 0.0

@@ -49,7 +49,7 @@ def test_inspect_tells_shape_sizes_and_chats_by_tier(
     assert found["weight_bytes"] == 4 * found["parameters"]
     assert {"memory", "disk"} <= set(found["tiers"])
     kinds = {form["kv_dtype"]: form["token_bytes"] for form in found["own"]}
-    assert kinds == {"float32": 512, "int8": 160}
+    assert kinds == {"float32": 512, "bfloat16": 256, "int8": 160}
     for form in [*found["own"], *found["heads"]]:
         assert form["chats"] == {
             tier: free // form["chat_bytes"] for tier, free in found["tiers"].items()
@@ -76,16 +76,17 @@ def test_eval_tells_agreement_of_a_directory_and_of_a_gguf_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = told(capsys, "eval", directory, "--text", text, "--tokens", "70")
-    assert found["kv_dtype"] == "int8"
+    assert (found["weight_dtype"], found["kv_dtype"]) == ("int8", "int8")
     assert found["tokens"] == 70
     assert 0 < found["top1"] <= 1
     assert 0 < found["logit_difference"] < 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = write_gguf(tmp_path / "model.gguf", tiny_model())
     assert told(capsys, "eval", source, "--text", text, "--tokens", "70") == found
-    assert main(["model", "eval", str(directory), "--text", str(text), "--kv", "float32"]) == 0
+    float32 = ("--weights", "float32", "--kv", "float32")
+    assert main(["model", "eval", str(directory), "--text", str(text), *float32]) == 0
     printed = capsys.readouterr().out
-    assert "K/V in float32, beside float32" in printed
+    assert "weights in float32, K/V in float32, beside float32" in printed
     assert "the likeliest token is the same   100.00%" in printed
 
 

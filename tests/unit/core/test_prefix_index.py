@@ -336,6 +336,8 @@ def test_an_explanation_shows_the_first_difference_and_nothing_of_other_tenants(
     assert index.explain(pack(edited), [(PUBLIC, 6), (ALICE, 14)]) == {
         "hit_tokens": 10,
         "miss_tokens": 10,
+        "host_tokens": 0,
+        "disk_tokens": 0,
         "cause": "diverged",
         "before": pack(range(2, 10)),
         "asked": pack([77, *range(11, 18)]),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from appliance import tokens
 from appliance._core import PrefixIndex
 from appliance.engine.invariants import check_engine
 from appliance.engine.loop import EngineLoop, LoopSettings
-from appliance.engine.sequence import State
+from appliance.engine.sequence import Sequence, State
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
 from appliance.engine.trace import TraceWriter
@@ -54,6 +55,7 @@ class Driver:
         step_tokens_max: int = 64,
         context_tokens_max: int | None = None,
         host_slots: int = 0,
+        pin_pages_max: int = 0,
         disk_slots: int = 0,
         kv_slots: Path | None = None,
         kv_dtype: torch.dtype = torch.float32,
@@ -68,7 +70,11 @@ class Driver:
         if kv_slots is not None:
             self.disk = open_disk(kv_slots, disk_slots, self.cache, decoder.fingerprint)
         self.index = PrefixIndex(
-            page_size=page_size, pages=pages, host_slots=host_slots, disk_slots=disk_slots
+            page_size=page_size,
+            pages=pages,
+            pin_pages_max=pin_pages_max,
+            host_slots=host_slots,
+            disk_slots=disk_slots,
         )
         self.tiers = Tiers(self.index, self.cache, host_slots=host_slots, disk=self.disk)
         self.events: dict[str, list[Frame]] = {}
@@ -92,8 +98,10 @@ class Driver:
             instance="engine",
             clock=lambda: self.now,
             send=self._record,
+            remember=lambda sequence, written: self.remember(sequence, written),
             trace=trace,
         )
+        self.remember: Callable[[Sequence, int], None] = lambda _sequence, _written: None
         self._ids = (f"r{number}" for number in itertools.count(1))
 
     def _record(self, connection: int, frame: Frame) -> None:
@@ -102,12 +110,12 @@ class Driver:
 
     def submit(
         self,
-        prompt: Sequence[int],
+        prompt: Items[int],
         *,
         new_tokens_max: int = 8,
         sampling: Sampling = GREEDY,
-        stop: Sequence[int] = (),
-        closing: Sequence[int] = (),
+        stop: Items[int] = (),
+        closing: Items[int] = (),
         namespace: bytes = b"tenant",
         stretches: list[tuple[bytes, int]] | None = None,
         connection: int = CONNECTION,
@@ -159,7 +167,7 @@ class Driver:
             self.step()
         raise AssertionError(f"still busy after {STEPS_MAX} steps")
 
-    def run(self, prompt: Sequence[int], **options: object) -> str:
+    def run(self, prompt: Items[int], **options: object) -> str:
         """Submit one request and finish everything; returns its id."""
         request_id = self.submit(prompt, **options)  # type: ignore[arg-type]
         self.finish()

@@ -20,9 +20,9 @@ from appliance.engine.connections import (
     Disconnected,
     Received,
     StopAsked,
-    bind_unix_socket,
 )
 from appliance.errors import ConfigError
+from appliance.unix_socket import bind_unix_socket
 from appliance.wire.frames import (
     PROTOCOL,
     Ask,
@@ -95,7 +95,7 @@ def test_a_socket_left_by_a_dead_engine_is_replaced(path: Path) -> None:
 
 
 def test_a_socket_that_someone_serves_is_left_alone(path: Path, connections: Connections) -> None:
-    with pytest.raises(ConfigError, match="another engine"):
+    with pytest.raises(ConfigError, match="another process"):
         Connections(path, HELLO).open()
     with connected(path) as client:
         assert client.recv(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from appliance.config import EngineConfig
 from appliance.engine.limits import EngineLimits, fit_limits
@@ -51,3 +52,26 @@ def test_one_tenant_may_fill_three_quarters_of_the_queue_or_what_is_set() -> Non
     assert limits.loop.step_ms_max == 80
     with pytest.raises(ConfigError, match=r"101.*100"):
         fit(EngineConfig(waiting_max=100, waiting_per_tenant_max=101))
+
+
+def test_pins_get_a_quarter_of_the_pages_or_what_is_set() -> None:
+    assert fit(EngineConfig(kv_cache_bytes=100_000)).pin_pages_max == 25
+    assert fit(EngineConfig(kv_cache_bytes=100_000, pin_pages_max=0)).pin_pages_max == 0
+    assert fit(EngineConfig(kv_cache_bytes=100_000, pin_pages_max=100)).pin_pages_max == 100
+    with pytest.raises(ConfigError, match=r"engine.pin_pages_max \(101\).*100 pages"):
+        fit(EngineConfig(kv_cache_bytes=100_000, pin_pages_max=101))
+
+
+def test_the_sampled_audit_is_on_by_default_and_can_be_turned_off() -> None:
+    assert fit(EngineConfig()).audit_tokens_per_minute == 1000
+    assert fit(EngineConfig(audit_tokens_per_minute=0)).audit_tokens_per_minute == 0
+
+
+def test_bfloat16_keys_are_for_gpus_where_they_are_the_default() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.kv_dtype"):
+        fit(EngineConfig(kv_dtype="bfloat16"))
+    assert fit(EngineConfig()).kv_dtype == torch.float32
+    on_gpu = fit_limits(
+        EngineConfig(), model_context_tokens=512, bytes_per_page=1000, cores=3, on_gpu=True
+    )
+    assert on_gpu.kv_dtype == torch.bfloat16

@@ -17,7 +17,8 @@ from appliance.model.attention import (
     torch_attention,
 )
 from appliance.model.config import read_config
-from appliance.model.decoder import FLOAT_FORM, Decoder, load_model
+from appliance.model.decoder import Decoder, load_model
+from appliance.model.forms import WeightDtype
 from appliance.model.manifest import fingerprint, form_fingerprint
 from appliance.model.weights import load_weights
 from tests.model_fixtures import tiny_model, write_directory, write_tiny_llama
@@ -145,13 +146,11 @@ def test_the_fingerprint_follows_weights_and_config(tmp_path: Path) -> None:
 
 def test_two_forms_of_one_model_never_share_a_fingerprint(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
-    names = [
-        load_model(tmp_path, "cpu", None, form=form).fingerprint
-        for form in (FLOAT_FORM, "weights int8, keys and values float32, no adapter")
-    ]
-    assert len(set(names)) == 2
+    forms: tuple[WeightDtype, ...] = ("float32", "bfloat16", "int8")
+    names = [load_model(tmp_path, "cpu", None, weight_dtype=form).fingerprint for form in forms]
+    assert len(set(names)) == 3
     assert load_model(tmp_path, "cpu", None).fingerprint == names[0]
-    assert names[0] == form_fingerprint(fingerprint(tmp_path), FLOAT_FORM)
+    assert names[0] == form_fingerprint(fingerprint(tmp_path), "weights float32, no adapter")
     assert names[0] != fingerprint(tmp_path)
 
 
@@ -173,3 +172,13 @@ def test_an_unknown_device_is_refused(tmp_path: Path, name: str) -> None:
     write_tiny_llama(tmp_path)
     with pytest.raises(ModelError, match="use auto, cpu or cuda"):
         load_model(tmp_path, name, None)
+
+
+def test_a_gpu_that_is_not_there_is_told_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ModelError, match=r"cuda:2.*2 GPUs"):
+        load_model(tmp_path, "cuda:2", None)

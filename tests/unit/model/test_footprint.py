@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from appliance.engine.box import free_bytes
 from appliance.model.decoder import load_model
 from appliance.model.files import read_shape
 from appliance.model.footprint import footprint, head_forms, parameters, weight_bytes
+from appliance.model.kv_cache import ELEMENT_TYPES
 from tests.family_fixtures import family_model, save_model
 from tests.model_fixtures import tiny_model, write_directory, write_gguf, write_tiny_llama
 
@@ -31,12 +31,12 @@ def test_a_chat_takes_what_its_pages_take(tmp_path: Path) -> None:
     sizes = footprint(read_shape(directory), {"memory": 10_000_000, "disk": 1})
     assert (sizes.chat_messages, sizes.chat_tokens) == (180, 9000)
     decoder = load_model(directory, "cpu", None)
-    for form, dtype in zip(sizes.own, (torch.float32, torch.int8), strict=True):
+    for form, dtype in zip(sizes.own, ELEMENT_TYPES.values(), strict=True):
         cache = decoder.new_cache(1, 16, dtype)
         assert form.token_bytes * 16 == cache.page_content_bytes
         assert form.chat_bytes == form.token_bytes * 9000
         assert form.chats == {"memory": 10_000_000 // form.chat_bytes, "disk": 0}
-    assert [form.token_bytes for form in sizes.own] == [512, 160]
+    assert [form.token_bytes for form in sizes.own] == [512, 256, 160]
 
 
 def test_a_chat_is_no_longer_than_the_model_can_look_at(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GGML
 from gguf import dequantize, quantize
+from tokenizers import Tokenizer
 from torch.nn.functional import cosine_similarity
 from transformers import AutoModelForCausalLM
 
@@ -17,6 +19,8 @@ from appliance.errors import ModelError
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
 from appliance.model.gguf_convert import convert_gguf
+from appliance.model.gguf_reader import read_gguf
+from appliance.model.gguf_tokenizer import build_tokenizer
 from tests.family_fixtures import (
     FAMILIES,
     PLAIN,
@@ -123,6 +127,25 @@ def test_a_float16_file_says_what_the_safetensors_directory_says(
     assert cosine_similarity(got, want, dim=0) > 0.9999
 
 
+# How words are split before they are encoded.
+
+
+@pytest.mark.parametrize(
+    ("name", "pre", "words"),
+    [
+        ("falcon, grouped", "falcon", ["costs", "Ġ", "123", "45", "!?", "Ġok"]),
+        ("gpt_bigcode", "starcoder", ["costs", "Ġ", "1", "2", "3", "4", "5", "!?", "Ġok"]),
+    ],
+)
+def test_a_familys_own_way_of_splitting_words_is_kept(
+    tmp_path: Path, name: str, pre: str, words: list[str]
+) -> None:
+    source = write_family_gguf(tmp_path / "m.gguf", family_model(name), pre=pre)
+    target = convert(source, tmp_path / "m")
+    splitter = Tokenizer.from_file(str(target / "tokenizer.json")).pre_tokenizer
+    assert [word for word, _ in splitter.pre_tokenize_str("costs 12345!? ok")] == words
+
+
 # Rotations.
 
 
@@ -219,6 +242,12 @@ def test_what_a_gemma3_file_leaves_out_is_as_published(tmp_path: Path) -> None:
         ("qwen3", {"attention.value_length": 8}, "keys and values of different length"),
         ("gemma3", {"attn_logit_softcapping": 2.0}, "attn_logit_softcapping 2.0"),
         ("gemma3", {"attention.sliding_window_pattern": 0}, "sliding_window_pattern is 0"),
+        ("gemma3", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern is"),
+        ("llama", {"attention.head_count_kv": [2, 1]}, "llama.attention.head_count_kv is a list"),
+        ("llama", {"logit_scale": [1.0, 2.0]}, "llama.logit_scale is a list"),
+        ("llama", {"rope.scaling.factor": [1.0, 2.0]}, "llama.rope.scaling.factor is a list"),
+        ("llama", {"rope.dimension_count": [16, 16]}, "llama.rope.dimension_count is a list"),
+        ("llama", {"rope.scaling.type": ["a", "b"]}, "llama.rope.scaling.type is a list"),
         ("gpt_bigcode", {"attention.head_count_kv": 4}, "head_count_kv 4 is not supported: 1"),
     ],
 )
@@ -228,6 +257,14 @@ def test_metadata_that_would_change_the_arithmetic_is_refused(
     source = write_family_gguf(tmp_path / "m.gguf", family_model(name), fields=fields)
     with pytest.raises(ModelError, match=words):
         check_model(source)
+
+
+@pytest.mark.parametrize("name", ["model", "pre"])
+def test_a_list_where_a_tokenizers_kind_belongs_is_refused(tmp_path: Path, name: str) -> None:
+    gguf = read_gguf(write_family_gguf(tmp_path / "m.gguf", family_model("llama")))
+    gguf = replace(gguf, metadata={**gguf.metadata, f"tokenizer.ggml.{name}": np.arange(2)})
+    with pytest.raises(ModelError, match=r"array\(\[0, 1\]\) is not supported in GGUF"):
+        build_tokenizer(gguf, "llama")
 
 
 def test_biases_a_family_does_not_have_are_refused(tmp_path: Path) -> None:

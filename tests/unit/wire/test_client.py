@@ -15,22 +15,29 @@ import pytest
 from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable
 from appliance.model.decoder import Decoder
-from appliance.wire.client import EngineClient, Event
+from appliance.wire.client import EngineClient
 from appliance.wire.frames import (
     PROTOCOL,
     Admitted,
     Ask,
+    Audited,
+    AuditPath,
+    AuditSample,
     Cancel,
+    Done,
     Finished,
     FrameSplitter,
     Generate,
     Hello,
+    PurgeNamespace,
     Sampling,
     Stats,
     Tokens,
+    Unpin,
     decode_from_server,
     encode,
 )
+from appliance.wire.pending import Event
 from tests.engine_fixtures import engine_config, engine_in_thread, start_engine
 
 PATIENCE_S = 20.0
@@ -114,6 +121,41 @@ async def test_a_request_yields_its_events_and_ends(client: EngineClient) -> Non
     assert answer.values["cancelled"] == 0
     assert answer.values["pages_leased"] == 0
     assert answer.values["rss_bytes"] > 1e6
+
+
+async def test_a_question_gets_its_own_answer_beside_requests_and_other_questions(
+    client: EngineClient,
+) -> None:
+    asked = request("a", prompt=40)
+    path = asked.token_ids
+    running = asyncio.create_task(collect(client, asked))
+    sampled, purged, _ = await asyncio.gather(
+        client.question(AuditSample(tokens=100), timeout_s=PATIENCE_S),
+        client.question(PurgeNamespace(namespace=b"nobody"), timeout_s=PATIENCE_S),
+        client.ask(),
+    )
+    await running
+    assert isinstance(sampled, Audited)
+    assert isinstance(purged, Done)
+    assert purged.pages == 0
+    await idle_stats(client)
+    audited = await client.question(
+        AuditPath(token_ids=path, stretches=[(b"n", 40)]), timeout_s=PATIENCE_S
+    )
+    assert isinstance(audited, Audited)
+    assert [(found.tokens, found.cause) for found in audited.paths] == [(40, None)]
+    refused = await client.question(Unpin(conversation=b"c"), timeout_s=PATIENCE_S)
+    assert refused == Done(request_id=refused.request_id, pages=0)
+    assert (await idle_stats(client)).values["audits"] >= 1
+
+
+async def test_a_question_nobody_answers_in_time_says_so(client: EngineClient) -> None:
+    running = asyncio.create_task(collect(client, request("a", new_tokens_max=200)))
+    await asyncio.sleep(0.05)
+    with pytest.raises(EngineUnavailable, match="in time"):
+        # Audits are for idle time, and there is none.
+        await client.question(AuditSample(tokens=5), timeout_s=0.03)
+    await running
 
 
 async def test_many_requests_at_once_each_get_their_own_events(client: EngineClient) -> None:

@@ -10,14 +10,28 @@ from hypothesis import strategies as st
 from appliance.wire.frames import (
     FRAME_BYTES_MAX,
     Ask,
+    Audited,
+    AuditPath,
+    AuditSample,
     Cancel,
+    Done,
+    Explain,
+    Explained,
     Finished,
     Frame,
     FrameSplitter,
     Generate,
+    Node,
+    PathAudit,
+    Pin,
+    PurgeAll,
+    PurgeNamespace,
+    PurgePath,
+    Refused,
     Sampling,
     TokenLogprobs,
     Tokens,
+    Unpin,
     decode_from_engine,
     decode_from_server,
     encode,
@@ -35,6 +49,14 @@ SERVER_FRAMES: list[Frame] = [
     ),
     Cancel(request_id="a", keep_tokens=2),
     Ask(request_id="b", check=True),
+    Explain(request_id="c", token_ids=b"\1\0\0\0", stretches=[(b"\0n", 1)]),
+    Pin(request_id="d", conversation=b"\xff", node=Node(instance="i", number=3, tokens=4)),
+    Unpin(request_id="e", conversation=b"\xff"),
+    PurgeAll(request_id="f"),
+    PurgeNamespace(request_id="g", namespace=b"\0"),
+    PurgePath(request_id="h", token_ids=b"\1\0\0\0", stretches=[(b"n", 1)], from_token=0),
+    AuditPath(request_id="i", token_ids=b"\1\0\0\0", stretches=[(b"n", 1)]),
+    AuditSample(request_id="j", tokens=5),
 ]
 
 
@@ -55,7 +77,20 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_is_collected() -> 
 
 
 def test_engine_frames_come_back_equal() -> None:
+    audit = PathAudit(tokens=3, logit_difference=0.5, row_difference=0.1, top1_agrees=False)
     frames: list[Frame] = [
+        Explained(
+            request_id="e",
+            hit_tokens=1,
+            miss_tokens=2,
+            host_tokens=0,
+            disk_tokens=0,
+            cause="cold",
+            asked=b"\1\0\0\0",
+        ),
+        Done(request_id="d", pages=3),
+        Audited(request_id="a", paths=[audit]),
+        Refused(request_id="r", error_code="conflict", error_message="no"),
         Tokens(
             request_id="a",
             token_ids=b"\7\0\0\0",

@@ -320,6 +320,7 @@ impl PrefixIndex {
             continued: prompt.after,
             priority: prompt.priority,
             resumes: prompt.resumes,
+            quarantined: None,
         }
     }
 }

@@ -151,7 +151,7 @@ impl Tree {
 
     /// Cut a node after the first `pages` pages of the path. The lower half keeps its identity; the upper one
     /// is new, takes the locks and tips that end in it, and is returned. Nothing else about a page changes.
-    fn split(&mut self, id: NodeId, pages: usize) -> NodeId {
+    pub(super) fn split(&mut self, id: NodeId, pages: usize) -> NodeId {
         let page_size = self.page_size;
         let node = self.nodes.get_mut(id.0);
         let count = pages - node.start;
@@ -205,10 +205,7 @@ impl Tree {
     /// Take out the page to evict next.
     pub(super) fn evict_page(&mut self) -> Option<EvictedPage> {
         let leaf = self.evictable.first()?;
-        let node = self.node(leaf);
-        let last = *node.pages.last().expect("at least one page");
-        let is_full = node.borders.len().is_multiple_of(self.page_size);
-        let key = is_full.then(|| *self.rows.key(last));
+        let key = self.key_of_last(leaf);
         if let Some(key) = &key {
             self.evicted.remember(key);
         }

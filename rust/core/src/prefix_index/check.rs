@@ -33,7 +33,11 @@ pub(super) fn check(index: &PrefixIndex) -> Checked {
 
     let own_pages = index.leases.values().flat_map(Lease::own_pages);
     let cached = tree.live_nodes().flat_map(|(_, node)| &node.pages);
-    index.pages.check(cached.copied().chain(own_pages))?;
+    let quarantined = index.quarantined.pages();
+    index
+        .pages
+        .check(cached.copied().chain(own_pages).chain(quarantined))?;
+    check_quarantined(index)?;
 
     let of_nodes = tree
         .live_nodes()
@@ -42,6 +46,25 @@ pub(super) fn check(index: &PrefixIndex) -> Checked {
     let of_leases =
         leases.flat_map(|lease| lease.pending.borders().namespaces().chain([lease.reply]));
     tree.namespaces.check(of_nodes.chain(of_leases))
+}
+
+/// Every page in quarantine is held, by as many leases as are counted.
+fn check_quarantined(index: &PrefixIndex) -> Checked {
+    let leases = index.leases.values();
+    let held = leases.flat_map(Lease::quarantined_pages);
+    let mut holders: HashMap<u32, usize> =
+        index.quarantined.pages().map(|page| (page, 0)).collect();
+    for page in held {
+        *holders.entry(page).or_default() += 1;
+    }
+    for (page, count) in holders {
+        let known = index.quarantined.holders(page);
+        ensure!(
+            known == count && count > 0,
+            "page {page} is in quarantine for {known} leases, {count} hold it"
+        );
+    }
+    Ok(())
 }
 
 /// Structure, and the counts and the list of what may be evicted.

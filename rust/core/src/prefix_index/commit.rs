@@ -27,7 +27,7 @@ impl PrefixIndex {
         } else {
             Ok(())
         };
-        if result.is_ok() && tokens > lease.committed {
+        if result.is_ok() && tokens > lease.committed && !lease.is_detached() {
             self.commit_pages(&mut lease, tokens);
         }
         self.leases.insert(id.0, lease);

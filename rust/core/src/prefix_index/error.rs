@@ -21,6 +21,8 @@ pub enum IndexError {
         reserve_tokens: usize,
         capacity: usize,
     },
+    #[error("from_token is {from_token}, the path has {tokens} tokens")]
+    NoSuchToken { from_token: usize, tokens: usize },
     #[error("the lease has been released")]
     Released,
     #[error("the node is not known, or not any more")]

@@ -1,11 +1,13 @@
 //! Explanations: why a prompt misses the cache. Changes nothing, and reveals no token that the asker does not
 //! present the namespace of, after a beginning that it presents itself.
 
+use crate::page_keys::PageKey;
+
 use super::namespace::NamespaceId;
 use super::run::Run;
 use super::search::Matched;
 use super::tree::Tree;
-use super::{IndexError, PrefixIndex, Prompt};
+use super::{IndexError, PrefixIndex, Prompt, Tier};
 
 /// Tokens shown before and after a difference.
 pub const CONTEXT_TOKENS: usize = 8;
@@ -40,6 +42,9 @@ pub struct Explanation {
     /// Tokens that an admission would find, and would not; the first of these is at position `hit_tokens`.
     pub hit_tokens: usize,
     pub miss_tokens: usize,
+    /// Of the tokens found, those in a lower tier, by tier.
+    pub host_tokens: usize,
+    pub disk_tokens: usize,
     pub cause: Cause,
     pub difference: Option<Difference>,
 }
@@ -66,8 +71,8 @@ impl PrefixIndex {
         let mut table = Vec::new();
         let matched = self.tree.find(start.at, &start.path, limit, &mut table);
         let from = matched.at.pages * self.page_size;
-        let restored = self.tree.shelved(&table, &start.path, from).len();
-        let explanation = self.tree.explain(&start.path, matched, restored);
+        let restored = self.tree.shelved(&table, &start.path, from);
+        let explanation = self.tree.explain(&start.path, matched, &restored);
         start.path.clear(&mut self.tree.namespaces);
         self.tree.namespaces.release(start.reply);
         Ok(explanation)
@@ -76,15 +81,17 @@ impl PrefixIndex {
 
 impl Tree {
     /// `restored`: pages that follow the match on the shelf. After them the tree has nothing of the path.
-    fn explain(&self, path: &Run<'_>, matched: Matched, restored: usize) -> Explanation {
-        let pages = matched.at.pages + restored;
-        let on_device = restored == 0;
+    fn explain(&self, path: &Run<'_>, matched: Matched, restored: &[PageKey]) -> Explanation {
+        let pages = matched.at.pages + restored.len();
+        let on_device = restored.is_empty();
         let partial = matched.partial.filter(|_| on_device);
         let rows = partial.map_or(0, |partial| partial.rows);
         let hit_tokens = pages * self.page_size + rows;
         let mut explanation = Explanation {
             hit_tokens,
             miss_tokens: path.len() - hit_tokens,
+            host_tokens: self.page_size * self.shelf.count(restored, Tier::Host),
+            disk_tokens: self.page_size * self.shelf.count(restored, Tier::Disk),
             cause: Cause::Hit,
             difference: None,
         };

@@ -1,6 +1,7 @@
 //! One sequence's hold on pages. Owns the page table and what of it belongs to whom; never changes
 //! a page that is in the table.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::locks::LockId;
@@ -65,6 +66,9 @@ pub struct Lease {
     pub(super) priority: u8,
     /// Whether it goes on with a preempted sequence.
     pub(super) resumes: bool,
+    /// Once a quarantine took pages from under it: those pages. No tree has them, and what the lease commits is
+    /// not cached any more.
+    pub(super) quarantined: Option<BTreeSet<PageId>>,
 }
 
 impl Lease {
@@ -95,6 +99,11 @@ impl Lease {
         self.copy.map(|(_, copy)| copy)
     }
 
+    /// Whether a quarantine took pages from under it: what it commits is not cached.
+    pub fn is_detached(&self) -> bool {
+        self.quarantined.is_some()
+    }
+
     /// Page ids in position order, shared pages first.
     pub fn page_table(&self) -> &[PageId] {
         &self.table
@@ -113,7 +122,14 @@ impl Lease {
     /// The pages that nobody else knows.
     pub(super) fn own_pages(&self) -> impl Iterator<Item = PageId> + '_ {
         let duplicates = self.duplicates.iter().map(|&page| self.table[page]);
-        duplicates.chain(self.table[self.given()..].iter().copied())
+        let own = duplicates.chain(self.table[self.given()..].iter().copied());
+        let is_quarantined = |page| self.quarantined_pages().any(|other| other == page);
+        own.filter(move |&page| !is_quarantined(page))
+    }
+
+    /// The pages that quarantines took from under it.
+    pub(super) fn quarantined_pages(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.quarantined.iter().flatten().copied()
     }
 
     /// The locks this lease has.

@@ -36,10 +36,16 @@ impl Tree {
     /// Take back a lock. A partial page that a sibling covers goes with its last lock: the caller frees it.
     #[must_use]
     pub(super) fn unlock(&mut self, id: LockId) -> Option<PageId> {
-        let Lock { node, pages } = self.locks.remove(id.0);
-        self.update(node, |node, _| node.locks.remove(&(pages, id)));
+        let node = self.drop_lock(id);
         let covered = !self.node(node).is_protected() && self.is_covered(node);
         covered.then(|| self.remove_last_page(node))
+    }
+
+    /// Take back a lock and leave its pages as they are; says which node it was on.
+    pub(super) fn drop_lock(&mut self, id: LockId) -> NodeId {
+        let Lock { node, pages } = self.locks.remove(id.0);
+        self.update(node, |node, _| node.locks.remove(&(pages, id)));
+        node
     }
 
     /// Where a lock ends; the root when there is none.

@@ -33,6 +33,7 @@ mod onload;
 mod page_rows;
 mod pages;
 mod pins;
+mod quarantine;
 mod release;
 mod run;
 mod search;
@@ -62,6 +63,7 @@ pub use uses::PRIORITY_USES;
 use locks::LockId;
 use pages::PagePool;
 use pins::Pins;
+use quarantine::Quarantined;
 use stats::Counters;
 use tree::Tree;
 
@@ -73,6 +75,7 @@ pub struct PrefixIndex {
     leases: OwnMap<u64, Lease>,
     lease_count: u64,
     pins: Pins,
+    quarantined: Quarantined,
     counters: Counters,
 }
 
@@ -93,6 +96,7 @@ impl PrefixIndex {
             leases: OwnMap::default(),
             lease_count: 0,
             pins: Pins::default(),
+            quarantined: Quarantined::default(),
             counters: Counters::default(),
         })
     }

@@ -18,6 +18,12 @@ impl Pins {
         self.by_node.values().map(|&(_, pages)| pages).sum()
     }
 
+    /// Forget the pins whose locks `are_gone`; gives these.
+    pub(super) fn remove_in(&mut self, are_gone: impl Fn(LockId) -> bool) -> Vec<LockId> {
+        let gone = self.by_node.extract_if(|_, &mut (lock, _)| are_gone(lock));
+        gone.map(|(_, (lock, _))| lock).collect()
+    }
+
     pub(super) fn locks(&self) -> impl Iterator<Item = LockId> + '_ {
         self.by_node.values().map(|&(lock, _)| lock)
     }

@@ -22,6 +22,7 @@ impl PrefixIndex {
             let node = self.tree.locks.get(tail.0).node;
             self.tree.node_mut(node).has_writer = false;
         }
+        self.let_go(&lease);
         self.leave_tip(id, &mut lease);
         for lock in lease.locks() {
             self.unlock(lock);

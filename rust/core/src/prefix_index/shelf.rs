@@ -95,6 +95,12 @@ impl Shelf {
         self.entries.contains_key(key)
     }
 
+    /// How many of these pages are in a tier.
+    pub(super) fn count(&self, keys: &[PageKey], tier: Tier) -> usize {
+        let in_tier = |key: &&PageKey| self.entries.get(*key).is_some_and(|at| at.tier == tier);
+        keys.iter().filter(in_tier).count()
+    }
+
     /// Pages in a tier.
     pub(super) fn pages(&self, tier: Tier) -> usize {
         self.slots(tier).order.len()
@@ -217,11 +223,13 @@ impl Shelf {
         }
     }
 
-    /// Forget all pages.
-    pub(super) fn clear(&mut self) {
-        for key in self.entries.keys().copied().collect::<Vec<_>>() {
-            self.forget(&key);
+    /// Forget all pages; says how many.
+    pub(super) fn clear(&mut self) -> usize {
+        let keys: Vec<PageKey> = self.entries.keys().copied().collect();
+        for key in &keys {
+            self.forget(key);
         }
+        keys.len()
     }
 
     /// Fill an empty tier, the pages that go first first; false, and no change, when a slot is none or given

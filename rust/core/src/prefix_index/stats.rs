@@ -11,7 +11,7 @@ pub struct Stats {
     pub pages_free: usize,
     /// Pages in the tree, locked or not.
     pub pages_cached: usize,
-    /// Pages that only a lease knows.
+    /// Pages that only leases know.
     pub pages_leased: usize,
     /// Pages in the tree that an admission could have.
     pub pages_evictable: usize,

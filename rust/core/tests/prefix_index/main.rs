@@ -8,6 +8,7 @@
 
 mod contents;
 mod model;
+mod quarantine;
 mod shelf;
 mod tips;
 mod verify;
@@ -63,6 +64,11 @@ enum Operation {
         lease: prop::sample::Index,
         back: usize,
     },
+    /// A position of an earlier path is wrong.
+    Quarantine {
+        which: prop::sample::Index,
+        position: prop::sample::Index,
+    },
     Pin {
         back: usize,
     },
@@ -101,6 +107,8 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(lease, back)| Operation::Commit { lease, back }),
         6 => lease().prop_map(|lease| Operation::Release { lease }),
         2 => (lease(), 0_usize..8).prop_map(|(lease, back)| Operation::Reject { lease, back }),
+        1 => (lease(), lease())
+            .prop_map(|(which, position)| Operation::Quarantine { which, position }),
         1 => Just(Operation::Clear),
     ]
 }

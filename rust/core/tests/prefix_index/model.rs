@@ -4,6 +4,8 @@
 //! It does not choose page ids, nor among equally good copy sources: there it follows the index
 //! under test, after making sure that the choice was allowed.
 
+use std::collections::HashSet;
+
 use appliance_core::prefix_index::{PRIORITY_USES, PageId, RowCopy, Stats};
 
 use crate::shelf::{Kind, Shelf};
@@ -29,6 +31,8 @@ pub struct Entry {
 pub enum Place {
     Lease(PageId),
     Entry(EntryId),
+    /// In no tree any more; of every lease that holds it.
+    Quarantined(PageId),
 }
 
 #[derive(Debug)]
@@ -42,6 +46,7 @@ pub struct Hold {
     pub onloaded_tokens: usize,
     pub committed: usize,
     pub has_committed: bool,
+    pub is_detached: bool,
     pub turn: Turn,
 }
 
@@ -125,7 +130,11 @@ impl Model {
 
     fn leased(&self) -> usize {
         let places = self.holds.iter().flatten().flat_map(|hold| &hold.table);
-        places.filter(|p| matches!(p, Place::Lease(_))).count()
+        let pages = places.filter_map(|place| match place {
+            Place::Lease(page) | Place::Quarantined(page) => Some(page),
+            Place::Entry(_) => None,
+        });
+        pages.collect::<HashSet<_>>().len()
     }
 
     pub fn free(&self) -> usize {
@@ -269,6 +278,7 @@ impl Model {
             onloaded_tokens: 0,
             committed: if tail.is_some() { hit_tokens } else { shared },
             has_committed: false,
+            is_detached: false,
             turn,
         }));
     }
@@ -291,7 +301,7 @@ impl Model {
         if path.len() > hold.path.len() {
             hold.path = path.to_vec();
         }
-        if path.len() > hold.committed {
+        if path.len() > hold.committed && !hold.is_detached {
             let known = hold.committed.max(hold.hit_tokens);
             self.counters.committed_tokens += path.len().saturating_sub(known) as u64;
             let first = hold.committed / self.page_size;
@@ -332,6 +342,7 @@ impl Model {
                 });
                 id
             }
+            (None, Place::Quarantined(_)) => unreachable!("a lease that commits nothing"),
         };
         if is_full {
             self.shelf.forget(path);

@@ -125,8 +125,10 @@ impl Shelf {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub fn clear(&mut self) -> usize {
+        let pages = self.tiers.iter().map(Vec::len).sum();
         self.tiers = [Vec::new(), Vec::new()];
+        pages
     }
 }
 
@@ -227,6 +229,7 @@ impl Model {
             onloaded_tokens,
             committed: shared,
             has_committed: false,
+            is_detached: false,
             turn,
         }));
     }

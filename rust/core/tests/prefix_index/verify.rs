@@ -32,7 +32,7 @@ impl World {
             let tokens: Vec<u32> = sequence.path.iter().map(|pair| pair.1).collect();
             assert_eq!(self.index.token_ids(sequence.lease), Ok(tokens));
             let expected = places.iter().map(|place| match place {
-                Place::Lease(page) => *page,
+                Place::Lease(page) | Place::Quarantined(page) => *page,
                 Place::Entry(id) => self.model.entry(*id).page,
             });
             assert_eq!(pages, expected.collect::<Vec<_>>());

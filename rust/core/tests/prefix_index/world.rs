@@ -238,6 +238,23 @@ impl World {
         self.paths.push(path);
     }
 
+    /// Some position of a path is wrong. Copies come first, as they do in an engine.
+    fn quarantine(&mut self, path: &[Pair], position: Index) {
+        for number in 0..self.sequences.len() {
+            let sequence = self.sequences[number].as_mut();
+            let copy = sequence.and_then(|sequence| sequence.copy.take());
+            self.copy_rows(copy);
+        }
+        let tokens: Vec<u32> = path.iter().map(|pair| pair.1).collect();
+        let from_token = position.index(path.len() + 1);
+        let answer = self.index.quarantine(&tokens, &stretches(path), from_token);
+        if from_token < path.len() {
+            assert_eq!(answer, Ok(self.model.quarantine(&path[..=from_token])));
+        } else {
+            assert!(answer.is_err());
+        }
+    }
+
     /// Once something was computed after it, nothing that was restored is rejected.
     fn reject(&mut self, number: usize, back: usize) {
         let Some(sequence) = &mut self.sequences[number] else {
@@ -329,6 +346,12 @@ impl World {
             Operation::Reject { lease, back } => {
                 if let Some(number) = pick(lease) {
                     self.reject(number, back);
+                }
+            }
+            Operation::Quarantine { which, position } => {
+                if !self.paths.is_empty() {
+                    let path = which.get(&self.paths).clone();
+                    self.quarantine(&path, position);
                 }
             }
             Operation::Pin { back } => {

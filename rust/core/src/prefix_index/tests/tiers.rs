@@ -356,18 +356,23 @@ fn clear_empties_every_tier() {
 
 #[test]
 fn explain_counts_what_would_be_restored() {
-    let mut index = index(4, 4).with_tiers(3, 0);
+    let mut index = index(4, 4).with_tiers(2, 1);
     serve(&mut index, &tokens(12));
     serve(&mut index, &[7; 16]);
     let explain = |index: &mut PrefixIndex, path: &[u32]| {
         let before = index.stats();
         let found = index.explain(path, &[(ALICE, path.len())]).unwrap();
         assert_eq!(index.stats(), before);
-        (found.hit_tokens, found.cause)
+        (
+            found.hit_tokens,
+            found.host_tokens,
+            found.disk_tokens,
+            found.cause,
+        )
     };
-    assert_eq!(explain(&mut index, &tokens(13)), (12, Cause::Hit));
-    assert_eq!(explain(&mut index, &tokens(12)), (8, Cause::Evicted));
-    assert_eq!(explain(&mut index, &tokens(14)), (12, Cause::Cold));
+    assert_eq!(explain(&mut index, &tokens(13)), (12, 8, 4, Cause::Hit));
+    assert_eq!(explain(&mut index, &tokens(12)), (8, 8, 0, Cause::Evicted));
+    assert_eq!(explain(&mut index, &tokens(14)), (12, 8, 4, Cause::Cold));
     let bobs = index.explain(&tokens(13), &[(BOB, 13)]).unwrap();
     assert_eq!((bobs.hit_tokens, bobs.cause), (0, Cause::Cold));
 }

@@ -1,0 +1,225 @@
+"""What an operator asks about the cached tokens of a conversation, and does with them.
+
+From a conversation to the tokens that its turns left behind, and from the engine's answer back to
+messages and text. Never: decides what stays cached.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from appliance.chat.cache_explanation import CacheExplanation, LeftPath, Part, explanation
+from appliance.chat.plan import Planner
+from appliance.chat.tips import Tips
+from appliance.errors import ApplianceError, Conflict
+from appliance.prompt.messages import Prompt
+from appliance.prompt.model_text import ModelText
+from appliance.prompt.namespace import PUBLIC, tenant_namespace
+from appliance.store.records import Message
+from appliance.tokens import TokenIds, count, tail
+from appliance.wire.engines import Engines
+from appliance.wire.frames import (
+    AdminAnswer,
+    AdminQuestion,
+    Audited,
+    AuditPath,
+    AuditSample,
+    Done,
+    Explain,
+    Explained,
+    PathAudit,
+    Pin,
+    PurgeAll,
+    PurgeNamespace,
+    PurgePath,
+    Refused,
+    Unpin,
+)
+
+QUESTION_TIMEOUT_S = 30.0
+
+
+class CacheView:
+    """The operator's side of conversations. Every method raises EngineUnavailable, and what the engine
+    refuses; those of a conversation raise NotFound, StorageUnavailable and InvalidRequest too."""
+
+    def __init__(self, *, engine: Engines, planner: Planner, tips: Tips, model: ModelText) -> None:
+        self._engine = engine
+        self._planner = planner
+        self._tips = tips
+        self._model = model
+
+    async def explain(self, *, tenant: str, conversation_id: UUID) -> CacheExplanation:
+        """How much of the conversation is cached where, and why not more."""
+        path = await self._path(tenant, conversation_id)
+        # One token more, so that the last one can be found.
+        last = tail(path.token_ids, count(path.token_ids) - 1)
+        namespace, known = path.stretches[-1]
+        answer = await self._ask(
+            _key(tenant, conversation_id),
+            Explain(
+                token_ids=path.token_ids + last,
+                stretches=[*path.stretches[:-1], (namespace, known + 1)],
+            ),
+        )
+        assert isinstance(answer, Explained)
+        hello = self._engine.hello
+        return explanation(
+            path,
+            answer,
+            page_size=1 if hello is None else hello.page_size,
+            decode=self._model.tokenizer.decode,
+        )
+
+    async def pin(self, *, tenant: str, conversation_id: UUID) -> int:
+        """Keep what is cached of the conversation now; gives the pages of its path.
+
+        Raises Conflict when the pins' budget has no room, or no turn ran since the server started.
+        """
+        conversation = await self._planner.ledger.get(tenant, conversation_id)
+        known = self._tips.get((tenant, conversation_id), conversation.head_id)
+        if known is None:
+            raise Conflict(
+                "no turn of this conversation ended where it stands since the server started: "
+                "send a message first"
+            )
+        key = _key(tenant, conversation_id)
+        return await self._pages(key, Pin(conversation=key, node=known.node))
+
+    async def unpin(self, *, tenant: str, conversation_id: UUID) -> int:
+        """Let it be evicted again; 0 pages when it was not pinned."""
+        key = _key(tenant, conversation_id)
+        return await self._pages(key, Unpin(conversation=key))
+
+    async def purge(self, *, tenant: str, conversation_id: UUID) -> int:
+        """Drop every private page of the conversation, of all its branches and cuts, in all tiers.
+
+        What another conversation of the tenant begins with in the same way goes along.
+        """
+        starts = await self._planner.window_starts(tenant=tenant, conversation_id=conversation_id)
+        pages = 0
+        for prompt in starts:
+            pages += await self._dropped(
+                PurgePath(
+                    token_ids=prompt.token_ids,
+                    stretches=list(prompt.stretches),
+                    from_token=_first_private(prompt),
+                )
+            )
+        return pages
+
+    async def purge_tenant(self, tenant: str) -> int:
+        """Drop every private page of a tenant, in all tiers."""
+        return await self._dropped(PurgeNamespace(namespace=tenant_namespace(tenant)))
+
+    async def purge_all(self) -> int:
+        """Drop all that no request and no pin holds; gives the pages of the device."""
+        return await self._dropped(PurgeAll())
+
+    async def audit(
+        self, *, tenant: str, conversation_id: UUID, timeout_s: float
+    ) -> list[PathAudit]:
+        """Compare what is cached of the conversation with a recomputation; empty when nothing is."""
+        path = await self._path(tenant, conversation_id)
+        question = AuditPath(token_ids=path.token_ids, stretches=path.stretches)
+        answer = await self._ask(_key(tenant, conversation_id), question, timeout_s)
+        assert isinstance(answer, Audited)
+        return answer.paths
+
+    async def audit_sample(self, tokens: int, *, timeout_s: float) -> list[PathAudit]:
+        """The same with turns that ended lately, until so many tokens are compared in each engine."""
+        question = AuditSample(tokens=tokens)
+        paths: list[PathAudit] = []
+        for answer in await self._engine.question_each(question, timeout_s=timeout_s):
+            answer = _accepted(answer)
+            assert isinstance(answer, Audited)
+            paths += answer.paths
+        return paths
+
+    async def _pages(self, conversation: bytes, question: Pin | Unpin) -> int:
+        answer = await self._ask(conversation, question)
+        assert isinstance(answer, Done)
+        return answer.pages
+
+    async def _dropped(self, question: PurgeAll | PurgeNamespace | PurgePath) -> int:
+        """Where its pages are, and where they were while an engine was away: every engine is asked."""
+        pages = 0
+        for answer in await self._engine.question_each(question, timeout_s=QUESTION_TIMEOUT_S):
+            answer = _accepted(answer)
+            assert isinstance(answer, Done)
+            pages += answer.pages
+        return pages
+
+    async def _ask(
+        self,
+        conversation: bytes,
+        question: AdminQuestion,
+        timeout_s: float = QUESTION_TIMEOUT_S,
+    ) -> AdminAnswer:
+        return _accepted(await self._engine.question(conversation, question, timeout_s=timeout_s))
+
+    async def _path(self, tenant: str, conversation_id: UUID) -> LeftPath:
+        conversation, prompt, reply = await self._planner.left_by(
+            tenant=tenant, conversation_id=conversation_id
+        )
+        parts = [
+            Part(name=part.name, role=part.role, tokens=part.tokens, message=message)
+            for part, message in zip(
+                prompt.parts, [*prompt.messages, *([None] * len(prompt.parts))], strict=False
+            )
+        ]
+        token_ids, stretches = prompt.token_ids, list(prompt.stretches)
+        spoken = self._ids_of(reply)
+        if spoken:
+            left = spoken + prompt.closing
+            namespace, known = stretches.pop()
+            stretches.append((namespace, known + count(left)))
+            token_ids += left
+            parts.append(Part(name="reply", role="assistant", tokens=count(left)))
+        return LeftPath(
+            conversation=conversation,
+            token_ids=token_ids,
+            stretches=stretches,
+            parts=parts,
+            reply=reply,
+        )
+
+    def _ids_of(self, reply: Message | None) -> TokenIds:
+        if reply is None or not reply.text:
+            return b""
+        tokenizer = self._model.tokenizer
+        if reply.token_ids is not None and reply.tokenizer == tokenizer.fingerprint:
+            return reply.token_ids
+        return tokenizer.encode(reply.text)
+
+
+class _Refusal(ApplianceError):
+    """The engine's refusal, under its own code."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.error_message)
+        self.code = refused.error_code
+
+
+def _accepted(answer: AdminAnswer) -> AdminAnswer:
+    if isinstance(answer, Refused):
+        raise _Refusal(answer)
+    return answer
+
+
+def _key(tenant: str, conversation_id: UUID) -> bytes:
+    return f"{tenant}/{conversation_id}".encode()
+
+
+def _first_private(prompt: Prompt) -> int:
+    """The position of the first token that only the tenant may share, of its text and not of the
+    format's text in front."""
+    public = 0
+    for namespace, tokens in prompt.stretches:
+        if namespace != PUBLIC:
+            break
+        public += tokens
+    end = sum(prompt.part_tokens[: len(prompt.messages)])
+    message = prompt.messages[-1]
+    own = end if message.token_ids is None else end - count(message.token_ids)
+    return max(public, min(own, prompt.tokens - 1))

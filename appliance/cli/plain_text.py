@@ -1,0 +1,23 @@
+"""Numbers and JSON as commands print them. Pure."""
+
+from __future__ import annotations
+
+import json
+
+
+def as_json(value: object) -> str:
+    """One JSON value for a program, or a person, to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def percent(part: float, whole: float) -> str:
+    """A share, or `none` of nothing."""
+    return f"{part / whole:.1%}" if whole else "none"
+
+
+def size(count: float) -> str:
+    """Bytes in the largest fitting unit."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.4g} {unit}"
+    return f"{count:.0f} B"
