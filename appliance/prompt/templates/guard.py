@@ -63,7 +63,9 @@ class Guarded(ImmutableSandboxedEnvironment):
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         for node in source.find_all((nodes.Getattr, nodes.Name, nodes.Const)):
-            name = getattr(node, "attr", None) or getattr(node, "name", None) or node.value
+            name = next(
+                getattr(node, key) for key in ("attr", "name", "value") if hasattr(node, key)
+            )
             if isinstance(name, str) and len(name) <= _NAME_CHARS_MAX:
                 self.known_names.add(name)
         return super()._generate(_Measured().visit(source), *args, **kwargs)
