@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from appliance.prompt import roles
 from appliance.prompt.chat_format import ChatFormat, End
 from appliance.prompt.contents import encode_content
-from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.render import render
 from appliance.prompt.templates.parts import RenderedPart
 from appliance.tokens import count, unpack
@@ -41,7 +40,7 @@ class Reading:
 
         A format that is strict about roles gets them adapted. Raises InvalidRequest without parts.
         """
-        messages = [part.message(PUBLIC) for part in self.parts]
+        messages = [part.message(b"") for part in self.parts]
         taken = roles.adapted(messages, self.chat_format.accepts)
         return unpack(render(self.chat_format, taken, End.REPLY).token_ids)
 
