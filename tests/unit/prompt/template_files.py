@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from appliance.errors import TemplateError
@@ -11,6 +12,7 @@ from appliance.prompt.templates.compiling import template_of
 from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.parts import RenderedPart
 from appliance.prompt.templates.poet import PoetTemplate
+from appliance.prompt.templates.template import Template
 
 FROZEN = Frozen(seed=b"a conversation", started=datetime(2026, 3, 1, 9, tzinfo=UTC))
 HISTORY = "- {name: history, zone: history}\n"
@@ -57,14 +59,24 @@ inputs:
 VALUES = {"character_name": "Mira", "user_name": "Ana", "message": "hello"}
 
 
+@cache
+def _compiled(text: str) -> Template:
+    return template_of(text, "chat.yaml")
+
+
+@cache
+def _poet_compiled(text: str) -> PoetTemplate:
+    return PoetTemplate.compile(text, "chat.yml.j2")
+
+
 def own(text: str, values: Mapping[str, Any]) -> tuple[RenderedPart, ...]:
     """The parts of a template of our own kind."""
-    return template_of(text, "chat.yaml").render(values, FROZEN).parts
+    return _compiled(text).render(values, FROZEN).parts
 
 
 def poet(text: str, values: Mapping[str, Any]) -> tuple[RenderedPart, ...]:
     """The parts of a whole-file template."""
-    return PoetTemplate.compile(text, "chat.yml.j2").render(values)
+    return _poet_compiled(text).render(values)
 
 
 def both(values: Mapping[str, Any]) -> list[tuple[RenderedPart, ...]]:
