@@ -33,6 +33,12 @@ class ModelError(ApplianceError):
     code = "model_error"
 
 
+class TemplateError(ApplianceError):
+    """A prompt template is wrong, or cannot be rendered with these values; names file, line and part."""
+
+    code = "template_error"
+
+
 class DatabaseError(ApplianceError):
     """The database cannot be started or is of a kind this code must not touch (exit 2)."""
 

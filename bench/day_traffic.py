@@ -281,7 +281,7 @@ class Chat:
         )
 
     def _fit(self) -> Fitted:
-        return fit(self._format, self._system, self._path, self._window)
+        return fit(self._format, [self._system], self._path, self._window)
 
     def _said(self, role: Role) -> PromptMessage:
         shape = self._shape

@@ -78,12 +78,13 @@ def our_prompt(contents: Sequence[str], *, stored: bool) -> Callable[[float], in
     if stored:
         encode = model.tokenizer.encode
         history = [replace(each, token_ids=encode(each.content, private)) for each in history]
-    everything = fit(model.chat_format, system, history, Window(limit=1 << 20, reserve=0, step=0))
+    uncut = Window(limit=1 << 20, reserve=0, step=0)
+    everything = fit(model.chat_format, [system], history, uncut)
     tokens = count(everything.prompt.token_ids)
 
     def call(share: float) -> int:
         window = Window(limit=int(tokens * share), reserve=256, step=512)
-        fitted = fit(model.chat_format, system, history, window)
+        fitted = fit(model.chat_format, [system], history, window)
         return count(fitted.prompt.token_ids)
 
     return call

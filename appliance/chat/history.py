@@ -14,19 +14,6 @@ AUTO_TITLE_WORDS_MAX = 8
 AUTO_TITLE_CHARS_MAX = 60
 
 
-def system_message(character: Character) -> PromptMessage | None:
-    """A character's system text; public, as it is the operator's. None when it has none."""
-    if not character.system:
-        return None
-    return PromptMessage(
-        name="system",
-        role="system",
-        zone=Zone.CHARACTER,
-        content=character.system,
-        namespace=PUBLIC,
-    )
-
-
 def spoken(path: Sequence[Message]) -> tuple[Message, ...]:
     """The messages that say something: a reply stopped before its first word is not in prompts."""
     return tuple(message for message in path if message.role != "assistant" or message.text)

@@ -5,6 +5,8 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -12,24 +14,28 @@ from functools import partial
 from uuid import UUID
 
 from appliance.chat.generation import Onward
-from appliance.chat.history import prompt_messages, spoken, system_message, title_of
+from appliance.chat.history import prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.errors import InvalidRequest, NotFound
-from appliance.prompt.characters import Characters
+from appliance.errors import InvalidRequest, NotFound, TemplateError
+from appliance.prompt.characters import Character, Characters
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
+from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
 from appliance.store.text import storable
 from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Node
+
+log = logging.getLogger("appliance.chat")
 
 
 class Place(Enum):
@@ -277,8 +283,25 @@ class Planner:
             history.append(_new_message(user, conversation.tenant))
         space = self._window()
         chars = sum(len(message.content) for message in history if message.token_ids is None)
-        system = system_message(character)
-        return await off_loop(chars, lambda: fit(self.model.chat_format, system, history, space))
+        rendered = await self._rendered(conversation, character)
+        namespace = tenant_namespace(conversation.tenant)
+        front = [part.message(namespace) for part in rendered.before]
+        after = [part.message(namespace) for part in rendered.after]
+        return await off_loop(
+            chars, lambda: fit(self.model.chat_format, front, history, space, after=after)
+        )
+
+    async def _rendered(self, conversation: Conversation, character: Character) -> Rendered:
+        """The character's template for this conversation: the same in each of its turns."""
+        template = self.characters.template_of(character)
+        frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
+        # In a thread: a template may take its time, and other chats shall not wait for it.
+        try:
+            return await asyncio.to_thread(template.render, character.values(), frozen)
+        except TemplateError as error:
+            # Where in which file is the operator's affair.
+            log.error("template_failed", extra={"character": character.id, "reason": error.message})
+            raise TemplateError("the character's template cannot be rendered") from error
 
 
 def _new_message(user: NewMessage, tenant: str) -> PromptMessage:

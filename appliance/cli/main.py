@@ -12,6 +12,7 @@ from pathlib import Path
 from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.cli.model import add_model
+from appliance.cli.prompt import add_prompt
 from appliance.errors import ApplianceError
 
 
@@ -44,6 +45,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from appliance.cli.model import run_model
 
         return run_model(options)
+    if options.command == "prompt":
+        from appliance.cli.prompt import run_prompt
+
+        return run_prompt(options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -91,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_cache(commands)
     add_model(commands)
+    add_prompt(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )

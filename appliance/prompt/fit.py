@@ -1,4 +1,4 @@
-"""The prompt of a stored conversation: system text, as much history as fits, the reply's header.
+"""The prompt of a stored conversation: its front, as much history as fits, the reply's header.
 
 Owns what is measured and in which order things are tried. Never: which path of the tree (`chat`), or
 the cut itself (`_core`).
@@ -28,7 +28,7 @@ class Fitted:
     `window_tokens` is what the cut counts: the parts in every prompt and the turns that are kept, the
     newest with all that was said in it. The next turn of the same path goes on from it: while it, the
     reply and the next message together are within `Window.room`, the cut stays where it is.
-    `is_plain`: every message stands in the prompt as it is, and none is empty.
+    `is_plain`: every message stands in the prompt as it is, none is empty, nothing follows the newest.
     """
 
     prompt: Prompt
@@ -39,17 +39,22 @@ class Fitted:
 
 def fit(
     chat_format: ChatFormat,
-    system: PromptMessage | None,
+    front: Sequence[PromptMessage],
     history: Sequence[PromptMessage],
     window: Window,
+    *,
+    after: Sequence[PromptMessage] = (),
 ) -> Fitted:
     """The prompt for a reply to the last message of `history`, cut at a turn boundary.
 
-    A strict format gets the messages merged and folded (`roles`), so that every stored
-    conversation can go on. Raises ContextLengthExceeded when the system text and the newest message
-    do not fit, InvalidRequest for a content that cannot be encoded.
+    `front` is in every prompt. So is `after`, system texts between the newest message and its reply:
+    they belong to its turn, and the next prompt has them in another place. A strict format gets the
+    messages merged and folded (`roles`), so that every stored conversation can go on. Raises
+    ContextLengthExceeded when the front and the newest turn do not fit, InvalidRequest for a content
+    that cannot be encoded.
     """
-    front = [] if system is None else [system]
+    assert all(message.role == "system" for message in after)
+    history = [*history, *after]
     messages = [*front, *history]
     with naming_the_refused(messages):
         try:
@@ -71,7 +76,7 @@ def fit(
         prompt=prompt,
         dropped=dropped,
         window_tokens=window_tokens,
-        is_plain=taken == given and all(message.content for message in taken),
+        is_plain=not after and taken == given and all(message.content for message in taken),
     )
 
 

@@ -17,8 +17,10 @@ class Zone(Enum):
 
     STATIC = "static"
     CHARACTER = "character"
+    PERSONA = "persona"
+    PINNED = "pinned"
     HISTORY = "history"
-    TAIL = "tail"
+    VOLATILE = "volatile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,5 +88,7 @@ class Prompt:
             for message, tokens in zip(self.messages, self.part_tokens, strict=False)
         ]
         for tokens in self.part_tokens[len(self.messages) :]:
-            parts.append(Part(name="reply header", zone=Zone.TAIL, role="assistant", tokens=tokens))
+            parts.append(
+                Part(name="reply header", zone=Zone.VOLATILE, role="assistant", tokens=tokens)
+            )
         return tuple(parts)

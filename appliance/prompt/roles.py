@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
+from appliance.prompt.namespace import PUBLIC
 
 JOINER = "\n\n"
 OPENING = "Hello."
@@ -33,9 +34,10 @@ def adapted(
 
 
 def _join(first: PromptMessage, second: PromptMessage) -> PromptMessage:
-    """One message of both texts, in the place and role of the second."""
+    """One message of both texts, in the place and role of the second; private if one of them is."""
     return replace(
         second,
+        namespace=first.namespace if second.namespace == PUBLIC else second.namespace,
         name=f"{first.name} + {second.name}",
         content=first.content + JOINER + second.content,
         token_ids=None,

@@ -34,6 +34,7 @@ STATUS: dict[str, int] = {
     "unsupported_media_type": 415,
     "internal_error": 500,
     "generation_failed": 500,
+    "template_error": 500,
     "engine_unavailable": 503,
     "insufficient_memory": 503,
     "overloaded": 503,

@@ -56,14 +56,14 @@ def test_going_on_gives_the_tokens_the_stretches_and_the_cut_of_the_whole_path(
     space: Window,
 ) -> None:
     chat_format = format_of(template)
-    system = conversation(("system", "Be brief."), namespace=PUBLIC)[0] if has_system else None
+    front = conversation(("system", "Be brief."), namespace=PUBLIC) if has_system else []
     history = [] if greeting is None else [message("assistant", greeting, chat_format)]
     tip: Tip | None = None
     engine = b""
     for asked, answer, closed in turns:
         history.append(message("user", asked, chat_format))
         try:
-            whole = fit(chat_format, system, history, space)
+            whole = fit(chat_format, front, history, space)
         except ContextLengthExceeded:
             assert tip is None or continued(chat_format, tip, history[-1], space) is None
             return
@@ -95,7 +95,7 @@ def test_an_ordinary_chat_goes_on_in_every_turn_in_which_the_cut_does_not_move(
     went_on, moved, dropped = 0, 0, 0
     for turn in range(60):
         history.append(message("user", f"Question {turn}?", chat_format))
-        whole = fit(chat_format, None, history, space)
+        whole = fit(chat_format, [], history, space)
         onward = None if tip is None else continued(chat_format, tip, history[-1], space)
         went_on += onward is not None
         moved += whole.dropped != dropped

@@ -82,27 +82,32 @@ windows = st.builds(
 @given(
     template=st.sampled_from(FORMATS),
     history=messages(),
-    system=st.none() | text,
+    fronts=st.lists(st.tuples(text, namespaces), max_size=3),
+    afters=st.lists(text, max_size=2),
     space=windows,
 )
 def test_a_fitted_prompt_is_that_of_the_slow_reference(
-    template: str, history: list[PromptMessage], system: str | None, space: Window
+    template: str,
+    history: list[PromptMessage],
+    fronts: list[tuple[str, bytes]],
+    afters: list[str],
+    space: Window,
 ) -> None:
     chat_format = format_of(template)
-    front = None
-    if system is not None:
-        front = replace(history[0], name="system", role="system", content=system, token_ids=None)
+    system = replace(history[0], name="system", role="system", token_ids=None)
+    front = [replace(system, content=text, namespace=owner) for text, owner in fronts]
+    after = [replace(system, content=text) for text in afters]
     try:
-        expected = prompting.fitted(chat_format, front, history, space)
+        expected = prompting.fitted(chat_format, front, [*history, *after], space)
     except InvalidRequest as error:
         with pytest.raises(InvalidRequest, match=re.escape(error.message)):
-            fit(chat_format, front, history, space)
+            fit(chat_format, front, history, space, after=after)
         return
     if expected is None:
         with pytest.raises(ContextLengthExceeded):
-            fit(chat_format, front, history, space)
+            fit(chat_format, front, history, space, after=after)
         return
-    found = fit(chat_format, front, history, space)
+    found = fit(chat_format, front, history, space, after=after)
     assert list(unpack(found.prompt.token_ids)) == expected.ids
     assert list(found.prompt.stretches) == expected.stretches
     assert list(found.prompt.part_tokens) == expected.parts
@@ -174,11 +179,9 @@ def test_a_content_that_cannot_be_encoded_is_named() -> None:
         for attempt in (
             lambda m=refused: render(format_of(CHATML), [m], End.REPLY),
             lambda m=refused: render(format_of(LAST_IS_SPECIAL), [m], End.REPLY),
+            lambda m=refused: fit(format_of(CHATML), [], [m], Window(limit=99, reserve=0, step=0)),
             lambda m=refused: fit(
-                format_of(CHATML), None, [m], Window(limit=99, reserve=0, step=0)
-            ),
-            lambda m=refused: fit(
-                format_of(LAST_IS_SPECIAL), None, [m], Window(limit=99, reserve=0, step=0)
+                format_of(LAST_IS_SPECIAL), [], [m], Window(limit=99, reserve=0, step=0)
             ),
         ):
             with pytest.raises(InvalidRequest) as named:

@@ -96,7 +96,7 @@ class Expected:
 
 def fitted(
     chat_format: ChatFormat,
-    system: PromptMessage | None,
+    front: Sequence[PromptMessage],
     history: Sequence[PromptMessage],
     window: Window,
 ) -> Expected | None:
@@ -108,17 +108,15 @@ def fitted(
 
     first = chat_format.place(["user"], frozenset(), End.REPLY)
     fixed = len(unpack(chat_format.ids(first.after)))
-    if system is None:
+    if not front:
         opening = len(unpack(chat_format.ids(first.slots[0].before)))
         fixed += max(0, opening - chat_format.overhead["user"])
-    else:
-        fixed += size(system)
+    fixed += sum(size(message) for message in front)
     starts, turns = turns_of([(message.role == "user", size(message)) for message in history])
     kept = first_kept(turns, fixed, window)
     if kept is None:
         return None
     dropped = starts[kept] if starts else 0
-    front = [] if system is None else [system]
     messages = roles.adapted([*front, *history[dropped:]], chat_format.accepts)
     ids, stretches, parts = assembled(chat_format, messages, End.REPLY)
     if len(ids) >= window.limit:

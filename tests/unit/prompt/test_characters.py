@@ -8,6 +8,7 @@ import pytest
 
 from appliance.errors import ConfigError, NotFound
 from appliance.prompt.characters import Characters
+from tests.unit.prompt.template_files import HISTORY
 
 SHIPPED = Path(__file__).parents[3] / "prompts"
 GOOD = "id: assistant\nname: Assistant\n"
@@ -68,3 +69,21 @@ def test_a_folder_without_the_default_character_is_refused(tmp_path: Path) -> No
 def test_an_unknown_character_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         load(tmp_path).get("nobody")
+
+
+def test_a_character_whose_template_is_missing_or_lacks_a_value_is_refused_at_the_start(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r"x\.yaml: template: there is no 'mine' .*default"):
+        load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
+    (tmp_path / "templates").mkdir()
+    front = "name: mine\ninputs:\n  mood: {sample: calm}\n---\n"
+    part = "- {name: p, zone: persona, role: system, content: '{{ mood }}'}\n"
+    (tmp_path / "templates" / "mine.yaml").write_text(front + part + HISTORY)
+    with pytest.raises(ConfigError, match=r"mine\.yaml, line 3.*`mood`: it has no value"):
+        load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
+    front = front.replace("sample", "default")
+    (tmp_path / "templates" / "mine.yaml").write_text(front + part + HISTORY)
+    characters = load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
+    assert characters.template_of(characters.get("x")).front.name == "mine"
+    assert characters.template_of(characters.get(None)).front.name == "default"

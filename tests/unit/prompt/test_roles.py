@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
+from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.roles import OPENING, adapted
 
 
@@ -65,3 +67,14 @@ def test_a_strict_format_gets_an_order_it_takes(name: str) -> None:
 def test_nothing_is_changed_for_a_format_that_takes_it_as_it_is(name: str) -> None:
     given, _ = LISTS[name]
     assert adapted(given, lambda _: True) == given
+
+
+def test_what_is_joined_with_a_private_text_is_private() -> None:
+    private, public = message("system", "p"), message("system", "o")
+    public = replace(public, namespace=PUBLIC)
+    given = ([public, private], [private, public], [public, public])
+    owners = []
+    for front in given:
+        (joined, _) = adapted([*front, message("user", "a")], lambda roles: len(roles) == 2)
+        owners.append(joined.namespace)
+    assert owners == [b"t", b"t", PUBLIC]

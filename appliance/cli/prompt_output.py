@@ -1,0 +1,160 @@
+"""What `appliance prompt` prints: a template, looked at before any chat uses it.
+
+Owns how parts and findings look on the terminal. Never: a conversation, a database, the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
+from appliance.cli.exit_codes import EXIT_BAD_INPUT
+from appliance.errors import ConfigError
+from appliance.prompt.model_text import ModelText
+from appliance.prompt.templates.compiling import load_template
+from appliance.prompt.templates.inputs import Scope
+from appliance.prompt.templates.lint import SAMPLE, Level, findings
+from appliance.prompt.templates.parts import Rendered, RenderedPart
+from appliance.prompt.templates.poet import PoetTemplate
+from appliance.prompt.templates.reading import part_tokens
+from appliance.prompt.templates.template import Template
+from appliance.tokens import count
+
+DATA_BYTES_MAX = 16 * 1024 * 1024
+POET_SUFFIXES = (".j2", ".jinja2")
+"""File names of whole-file templates; every other file is one of our own kind."""
+
+_SHARED = {
+    Scope.CHARACTER: "public",
+    Scope.CONVERSATION: "private",
+    Scope.TURN: "may change each turn",
+}
+_HISTORY = "the conversation's messages come here"
+
+
+def lint(path: Path, data: Mapping[str, Any]) -> int:
+    """Print the findings; returns the exit code: 2 when one of them is an error."""
+    if _is_poet(path):
+        PoetTemplate.load(path)
+        if data:
+            _rendered(path, data)
+        print(
+            f"{path}: compiles" + (" and renders" if data else "; with --data it is rendered too")
+        )
+        return 0
+    template = load_template(path)
+    if data:
+        _render_own(template, data)
+    found = findings(template)
+    for finding in found:
+        print(f"{finding.level.value}: {_visible(finding.sentence)}")
+    if any(finding.level is Level.ERROR for finding in found):
+        return EXIT_BAD_INPUT
+    print(f"{path}: {len(template.parts)} parts, version {template.version[:12]}")
+    return 0
+
+
+def _rendered(path: Path, data: Mapping[str, Any]) -> tuple[Rendered, bool]:
+    """The parts, and whether the conversation's messages have a place of their own between them."""
+    if _is_poet(path):
+        return Rendered(before=PoetTemplate.load(path).render(data), after=()), False
+    return _render_own(load_template(path), data), True
+
+
+def _render_own(template: Template, data: Mapping[str, Any]) -> Rendered:
+    for name in data:
+        if name not in template.front.inputs:
+            known = ", ".join(sorted(template.front.inputs)) or "none"
+            raise ConfigError(
+                f"the data has {name!r}, the template no such input (inputs: {known})"
+            )
+    return template.render({**template.front.samples(), **data}, SAMPLE)
+
+
+def _is_poet(path: Path) -> bool:
+    return path.name.endswith(POET_SUFFIXES)
+
+
+def read_data(path: Path) -> dict[str, Any]:
+    """The variables in a JSON file; raises ConfigError naming the file."""
+    try:
+        with path.open("rb") as file:
+            source = file.read(DATA_BYTES_MAX + 1)
+        if len(source) > DATA_BYTES_MAX:
+            raise ConfigError(f"{path}: larger than {DATA_BYTES_MAX} bytes")
+        return msgspec.json.decode(source, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not a JSON object: {error}") from error
+
+
+def _model(folder: Path | None) -> ModelText:
+    folder = folder or demo_cache_dir() / DEMO_MODEL_NAME
+    if not (folder / "tokenizer.json").exists():
+        raise ConfigError(f"{folder}: no model here; name one with --model FOLDER")
+    return ModelText.load(folder, now=datetime.now(UTC))
+
+
+def print_parts(path: Path, data: Mapping[str, Any]) -> None:
+    """Print the parts with their texts."""
+    rendered, history = _rendered(path, data)
+    for part in rendered.before:
+        _print_part(part)
+    if history:
+        print(f"--- {_HISTORY} ---\n")
+    for part in rendered.after:
+        _print_part(part)
+
+
+def _print_part(part: RenderedPart) -> None:
+    about = [part.role, f"zone {part.zone.value}", _SHARED[part.scope]]
+    if part.truncation_priority:
+        about.append(f"truncation priority {part.truncation_priority}")
+    print(f"--- {_visible(part.name)} ({', '.join(about)}) ---")
+    print(_visible(part.content) + "\n")
+
+
+def print_tokens(
+    path: Path, data: Mapping[str, Any], model_folder: Path | None, limit: int | None
+) -> int:
+    """Print how many tokens each part and section has, by the demo's model unless one is named.
+
+    Returns the exit code: 2 when those that are never dropped are more than `limit`.
+    """
+    rendered, history = _rendered(path, data)
+    model = _model(model_folder)
+    for part in rendered.before:
+        _print_count(part, model)
+    if history:
+        print(f"{'':>8}  {_HISTORY}")
+    for part in rendered.after:
+        _print_count(part, model)
+    sizes = [(part, part_tokens(part, model.chat_format)) for part in rendered.parts]
+    total = sum(size for _, size in sizes)
+    print(f"{total:>8}  in all, with what the chat format puts before each part")
+    protected = [(part.name, size) for part, size in sizes if not part.truncation_priority]
+    if limit is None or sum(size for _, size in protected) <= limit:
+        return 0
+    named = ", ".join(f"{name} {size}" for name, size in protected)
+    print(f"error: the parts that are never dropped do not fit {limit} tokens: {_visible(named)}")
+    return EXIT_BAD_INPUT
+
+
+def _print_count(part: RenderedPart, model: ModelText) -> None:
+    tokens = part_tokens(part, model.chat_format)
+    print(f"{tokens:>8}  {_visible(part.name)} ({part.role}, {part.zone.value})")
+    for section in part.sections:
+        tokens_in = count(model.tokenizer.encode(section.content))
+        print(f"{tokens_in:>12}  {_visible(section.name)}")
+
+
+def _visible(text: str) -> str:
+    """The text with control characters written out: a terminal shall not obey them."""
+    return "".join(
+        letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1]
+        for letter in text
+    )

@@ -1,0 +1,1 @@
+"""Prompt templates: files that an operator writes, compiled once, rendered with a chat's values."""

@@ -1,0 +1,234 @@
+"""Jinja for prompt templates: an immutable sandbox with a list of what is allowed, and limits.
+
+Owns which filters, methods and functions a template has. Every loop step and call draws on the budget
+of the rendering (`budget`); operations that could make a large value are measured before they are done.
+Never: what the output means.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinMethodType
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context, StrictUndefined, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from appliance.prompt.templates.budget import ITEM_CHARS, NUMBER_BITS_MAX, LimitExceeded, current
+
+_FILTER_NAMES = """
+abs capitalize count d default dictsort first float groupby indent int items join last length list lower
+map max min reject rejectattr replace reverse round select selectattr sort string sum title trim truncate
+unique upper wordcount
+"""
+_TEXT_METHOD_NAMES = """
+capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit isidentifier
+islower isnumeric isprintable isspace istitle isupper join lower lstrip partition removeprefix
+removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines startswith strip
+swapcase title upper
+"""
+_FILTERS = frozenset(_FILTER_NAMES.split())
+_TEXT_METHODS = frozenset(_TEXT_METHOD_NAMES.split())
+_GLOBALS = frozenset({"range", "dict", "namespace", "joiner"})
+_INDENT_MAX = 200
+_NAME_CHARS_MAX = 64
+
+
+class Guarded(ImmutableSandboxedEnvironment):
+    """The sandbox. Subclasses say how undefined variables and written values are treated."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, *, undefined: type[Undefined] = StrictUndefined, **settings: Any) -> None:
+        self.known_names: set[str] = set()
+        super().__init__(
+            undefined=_quiet(undefined, self.known_names),
+            # Constant folding would compute `10 ** 10000000` while the template is compiled.
+            optimized=False,
+            autoescape=False,
+            cache_size=0,
+            **settings,
+        )
+        self.filters = {
+            name: _charged(name, self.filters[name])
+            for name in sorted(_FILTERS & set(self.filters))
+        }
+        self.filters["tojson"] = _charged("tojson", _tojson)
+        self.globals = {name: self.globals[name] for name in _GLOBALS}
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        for node in source.find_all((nodes.Getattr, nodes.Name, nodes.Const)):
+            name = next(
+                getattr(node, key) for key in ("attr", "name", "value") if hasattr(node, key)
+            )
+            if isinstance(name, str) and len(name) <= _NAME_CHARS_MAX:
+                self.known_names.add(name)
+        return super()._generate(_Measured().visit(source), *args, **kwargs)
+
+    def tick(self) -> None:
+        """One step of a loop (the call itself draws on the budget)."""
+
+    def joined(self, *values: object) -> str:
+        """`a ~ b`, measured."""
+        texts = [str(value) for value in values]
+        current().make(sum(map(len, texts)))
+        return "".join(texts)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Refuse what would make a number or a value past the limits, before it is made."""
+        if operator == "%" and isinstance(left, str):
+            raise SecurityError("`%` does not format texts here; write `~`")
+        if operator == "**":
+            _check_bits(_bits(left) * right if isinstance(right, int) else 0)
+        elif operator == "*":
+            if isinstance(left, int) and isinstance(right, int):
+                _check_bits(_bits(left) + _bits(right))
+            else:
+                current().make(_size(left) * _size(right))
+        elif operator == "+" and not isinstance(left, int | float):
+            current().make(_size(left) + _size(right))
+        return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, macro or method, within the budget."""
+        budget = current()
+        budget.tick()
+        if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
+            budget.make(_result_chars(__obj, args))
+        result = super().call(__context, __obj, *args, **kwargs)
+        budget.made(result)
+        return result
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`: of a mapping its own entry first, whatever methods mappings have."""
+        if isinstance(obj, Mapping) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Of texts the listed methods; else what the immutable sandbox allows."""
+        if isinstance(obj, str) and attr not in _TEXT_METHODS:
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """No `format`: its widths make large texts, and `~` says the same."""
+        if super().wrap_str_format(value) is None:
+            return None
+        return self.undefined("`format` is not allowed here; write `~`", exc=SecurityError)
+
+
+class _Measured(NodeTransformer):
+    """Makes every loop step a call, and every `~` a measured one."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:
+        self.generic_visit(node)
+        step = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno).set_lineno(node.lineno))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        call = nodes.Call(nodes.EnvironmentAttribute("joined"), node.nodes, [], None, None)
+        return call.set_lineno(node.lineno)
+
+
+def _quiet(base: type[Undefined], known: set[str]) -> type[Undefined]:
+    """Undefined values whose message names only what the template's source names."""
+
+    class Quiet(base):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        @property
+        def _undefined_message(self) -> str:
+            name = str(self._undefined_name)
+            if self._undefined_hint or name in known:
+                return str(super()._undefined_message)
+            return "an entry that is not there is used"
+
+    Quiet.__name__ = "undefined"
+    return Quiet
+
+
+def _charged(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
+    before = _BEFORE.get(name)
+
+    # Keeps what Jinja notes at the function about arguments that it passes.
+    @functools.wraps(filter_)
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        budget = current()
+        budget.tick()
+        if before is not None:
+            args = before(*args, **kwargs)
+        result = filter_(*args, **kwargs)
+        budget.made(result)
+        return result
+
+    return charged
+
+
+def _before_replace(context: Any, text: object, old: object, new: object, *rest: Any) -> Any:
+    text, old, new = str(text), str(old), str(new)
+    current().make(_replaced_chars(text, old, new))
+    return (context, text, old, new, *rest)
+
+
+def _before_join(context: Any, values: Iterable[Any], d: object = "", *rest: Any, **_: Any) -> Any:
+    held = list(values)
+    current().make(sum(len(v) for v in held if isinstance(v, str)) + len(str(d)) * len(held))
+    return (context, held, d, *rest)
+
+
+def _before_indent(text: str, width: int | str = 4, *rest: Any, **_: Any) -> Any:
+    if (len(width) if isinstance(width, str) else width) > _INDENT_MAX:
+        raise LimitExceeded(f"it indents by more than {_INDENT_MAX} characters")
+    current().make(len(text) + _INDENT_MAX * (text.count("\n") + 1))
+    return (text, width, *rest)
+
+
+_BEFORE: dict[str, Callable[..., Any]] = {
+    "replace": _before_replace,
+    "join": _before_join,
+    "indent": _before_indent,
+}
+
+
+def _tojson(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _result_chars(method: BuiltinMethodType, args: tuple[Any, ...]) -> int:
+    """How long the result of a text's method may be."""
+    text = str(method.__self__)
+    if method.__name__ == "replace" and len(args) >= 2:
+        return _replaced_chars(text, str(args[0]), str(args[1]))
+    if method.__name__ == "join" and args:
+        items = list(args[0]) if isinstance(args[0], list | tuple) else [str(args[0])]
+        return sum(len(item) for item in items if isinstance(item, str)) + len(text) * len(items)
+    return len(text)
+
+
+def _replaced_chars(text: str, old: str, new: str) -> int:
+    return len(text) + (text.count(old) if old else len(text) + 1) * len(new)
+
+
+def _bits(value: object) -> int:
+    return max(abs(value).bit_length(), 1) if isinstance(value, int) else 1
+
+
+def _check_bits(bits: int) -> None:
+    if bits > NUMBER_BITS_MAX:
+        raise LimitExceeded(f"it computes a number of more than {NUMBER_BITS_MAX} bits")
+
+
+def _size(value: object) -> int:
+    if isinstance(value, int):
+        return max(value, 0)
+    if isinstance(value, str):
+        return len(value)
+    return ITEM_CHARS * len(value) if isinstance(value, list | tuple) else 1

@@ -1,0 +1,98 @@
+"""What lint says of a template: text before the history that changes, private text in a shared zone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ConfigError, TemplateError
+from appliance.prompt.templates.compiling import template_of
+from appliance.prompt.templates.library import built_in, load_templates
+from appliance.prompt.templates.lint import Level, findings, refuse_errors
+from tests.unit.prompt.template_files import CHAT, HISTORY
+
+INPUTS = """\
+name: x
+inputs:
+  character: {type: map, scope: character, sample: {system: Hi.}}
+  user_name: {sample: Ana}
+  weather: {scope: turn, sample: fair}
+---
+- {name: system, zone: character, role: system, content: "{{ character.system }}"}
+"""
+
+
+def said(text: str) -> list[tuple[Level, str]]:
+    return [(found.level, found.sentence) for found in findings(template_of(text, "x.yaml"))]
+
+
+def part(name: str, zone: str, content: str) -> str:
+    return f"- {{name: {name}, zone: {zone}, role: system, content: '{content}'}}\n"
+
+
+@pytest.mark.parametrize("zone", ["character", "persona", "pinned"])
+@pytest.mark.parametrize("extra", ["", "  if: weather\n", "  for_each: w in [weather]\n"])
+def test_text_that_changes_before_the_history_is_an_error_that_says_what_it_costs(
+    zone: str, extra: str
+) -> None:
+    content = "fixed" if extra else "It is {{ weather }}"
+    volatile = f"- name: sky\n  zone: {zone}\n  role: system\n  content: '{content}'\n{extra}"
+    text = INPUTS + volatile + part("end", "pinned", "{{ user_name }}") + HISTORY
+    errors = [sentence for level, sentence in said(text) if level is Level.ERROR]
+    (sentence,) = errors
+    assert sentence.startswith("x.yaml, line 8, part `sky`: ")
+    for word in ("`weather`", "the 1 part after it", "whole history", "8,000 tokens", "volatile"):
+        assert word in sentence
+    with pytest.raises(TemplateError, match="`weather`"):
+        refuse_errors(template_of(text, "x.yaml"))
+
+
+def test_text_that_changes_after_the_history_is_welcome() -> None:
+    text = INPUTS + part("p", "persona", "{{ user_name }}") + HISTORY
+    assert said(text + part("sky", "volatile", "It is {{ weather }}")) == []
+
+
+def test_private_text_in_a_zone_that_is_shared_is_a_warning() -> None:
+    text = INPUTS + part("who", "character", "{{ user_name }}") + HISTORY
+    text += part("sky", "volatile", "{{ weather }}")
+    ((level, sentence),) = said(text)
+    assert level is Level.WARNING
+    assert "`user_name`" in sentence
+    assert "zone persona" in sentence
+
+
+def test_what_fails_or_is_empty_with_the_sample_data_is_found() -> None:
+    text = INPUTS + part("p", "persona", "{{ character.sistem }}") + HISTORY
+    text += part("sky", "volatile", "{{ weather }}{{ user_name }}")
+    assert any("'sistem'" in sentence for level, sentence in said(text) if level is Level.ERROR)
+    empty = INPUTS + part("p", "persona", "{{ user_name if false else weather[9:] }}") + HISTORY
+    assert any("give it an `if`" in sentence for _, sentence in said(empty))
+
+
+def test_unused_inputs_and_missing_samples_are_warnings() -> None:
+    text = "name: x\ninputs:\n  a: {}\n  b: {sample: x}\n---\n"
+    found = said(text + part("p", "persona", "{{ a }}") + HISTORY)
+    assert [level for level, _ in found] == [Level.WARNING, Level.WARNING]
+    assert "input `b` is not used" in found[0][1]
+    assert "no sample for `a`" in found[1][1]
+
+
+def test_the_built_in_template_has_nothing_to_say_of() -> None:
+    assert findings(built_in()["default"]) == []
+
+
+def test_the_example_of_the_documentation_is_good() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "prompts.md").read_text()
+    example = text.split("```yaml\n")[1].split("```")[0]
+    assert said(example) == []
+
+
+def test_a_folder_of_templates_is_loaded_by_file_name_and_refused_with_an_error(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.yaml").write_text(CHAT)
+    assert set(load_templates(tmp_path)) == {"default", "mine"}
+    (tmp_path / "sky.yaml").write_text(INPUTS + part("p", "persona", "{{ weather }}") + HISTORY)
+    with pytest.raises(ConfigError, match=r"sky\.yaml, line 8, part `p`"):
+        load_templates(tmp_path)
