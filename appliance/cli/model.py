@@ -50,18 +50,15 @@ def add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     evaluate.add_argument(
         "--weights",
+        choices=("float32", "bfloat16", "int12", "int8"),
+        default="int12",
+        help="numbers of the matrices (default: int12, as a CPU gets them)",
+    )
+    evaluate.add_argument(
+        "--kv",
         choices=("float32", "int8"),
-        default="int8",
-        help="numbers of the matrices (default: int8)",
-    )
-    evaluate.add_argument(
-        "--kv", choices=("float32", "int8"), default="int8", help="keys and values (default: int8)"
-    )
-    evaluate.add_argument(
-        "--weights",
-        choices=("float32", "int12", "int8"),
         default="float32",
-        help="weights (default: float32)",
+        help="keys and values (default: float32, as a CPU gets them)",
     )
     for action in (inspect, evaluate):
         action.add_argument("path", type=Path, help="a model directory or a .gguf file")

@@ -76,7 +76,7 @@ def test_eval_tells_agreement_of_a_directory_and_of_a_gguf_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = told(capsys, "eval", directory, "--text", text, "--tokens", "70")
-    assert (found["weight_dtype"], found["kv_dtype"]) == ("int8", "int8")
+    assert (found["weight_dtype"], found["kv_dtype"]) == ("int12", "float32")
     assert found["tokens"] == 70
     assert 0 < found["top1"] <= 1
     assert 0 < found["logit_difference"] < 1
@@ -86,7 +86,7 @@ def test_eval_tells_agreement_of_a_directory_and_of_a_gguf_file(
     float32 = ("--weights", "float32", "--kv", "float32")
     assert main(["model", "eval", str(directory), "--text", str(text), *float32]) == 0
     printed = capsys.readouterr().out
-    assert "weights in float32, K/V in float32, beside float32" in printed
+    assert "Weights in float32, K/V in float32, beside float32" in printed
     assert "the likeliest token is the same   100.00%" in printed
     nearer, farther = (
         told(capsys, "eval", directory, "--text", text, "--kv=float32", f"--weights={form}")

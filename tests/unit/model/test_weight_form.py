@@ -46,7 +46,7 @@ def test_integers_of_the_two_devices_are_two_forms() -> None:
 
 
 def test_loading_takes_the_memory_of_the_form_and_little_beside_it(tmp_path: Path) -> None:
-    model = tiny_model(hidden_size=512, intermediate_size=2048, num_hidden_layers=6)
+    model = tiny_model(hidden_size=512, intermediate_size=2048, num_hidden_layers=3)
     write_directory(tmp_path, model)
     numbers = sum(tensor.numel() for tensor in model.tensors.values())
 
