@@ -166,7 +166,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         forms = {"weight_dtype": options.weights, "kv_dtype": options.kv}
         print(json.dumps({**forms, **asdict(result)}, indent=1))
     else:
-        _print_agreement(f"weights in {options.weights}, K/V in {options.kv}", result)
+        _print_agreement(f"Weights in {options.weights}, K/V in {options.kv}", result)
 
 
 def _compare(
