@@ -154,6 +154,7 @@ class EngineLoop:
             key=key,
             ordinal=self._set.arrivals,
             arrived_at=now,
+            computed_before=self.counters.computed_tokens,
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
@@ -225,6 +226,7 @@ class EngineLoop:
                 self._endings.fail(chunk.sequence, outcome)
                 continue
             chunk.sequence.computed += chunk.count
+            self.counters.computed_tokens += chunk.count
             if outcome is not None:
                 self._replies.take(chunk.sequence, next(sampled))
             elif chunk.sequence.state is State.CLOSING:

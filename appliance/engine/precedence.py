@@ -1,7 +1,8 @@
 """Decides who goes first, and who gives way: pure functions over sequences. Never: changes one.
 
 Interactive requests go before batch ones. Among tenants, places are shared by how many each has
-running, then by the work each had lately (`shares.py`); within a tenant the oldest goes first.
+running, then by the work each had lately (`shares.py`); within a tenant the oldest goes first, but a
+short prompt is computed before a long one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from appliance.engine.sequence import Sequence
+
+PATIENCE = 8
+"""A prompt lets shorter ones pass until this many times its own length was computed since it came."""
 
 
 def next_to_admit(
@@ -89,12 +93,18 @@ def room_order(running: Iterable[Sequence]) -> list[Sequence]:
 
 
 def prefill_order(running: Iterable[Sequence], served: Mapping[bytes, float]) -> list[Sequence]:
-    """Who is prefilled first: interactive before batch, the tenant with least work, the oldest."""
+    """Who is prefilled first: interactive before batch, the tenant with least work, then the shortest.
+
+    A next turn of a few new tokens would else wait for every long prompt that came before it. Length
+    counts `PATIENCE` times beside the work done before the arrival, so nobody waits for ever (the order
+    of finish tags in fair queueing: Demers, Keshav and Shenker, 1989).
+    """
     return sorted(
         running,
         key=lambda sequence: (
             sequence.is_batch,
             served.get(sequence.tenant, 0.0),
+            sequence.computed_before + PATIENCE * sequence.pending_tokens,
             sequence.ordinal,
         ),
     )
