@@ -170,7 +170,7 @@ def _differences(logits: torch.Tensor, expected: torch.Tensor) -> tuple[float, f
 
 def _speed(directory: Path, device: str, shape: Shape) -> None:
     """Decode steps launched kernel by kernel and as graphs, copies of pages, and chats."""
-    decoder = load_model(directory, device, None)
+    decoder = load_model(directory, device, None, weight_dtype="auto")
     kind = kv_type("auto", on_gpu=device != "cpu")
     cache = decoder.new_cache(shape.pages, shape.page_size, kind)
     for batch in shape.batches:

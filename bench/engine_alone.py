@@ -58,7 +58,7 @@ class EngineAlone(Answerer):
             cores=config.threads,
         )
         set_kernel_threads(limits.threads)
-        decoder = load_model(model, config.device, limits.threads)
+        decoder = load_model(model, config.device, limits.threads, weight_dtype=config.weight_dtype)
         self.steps: list[float] = []
         self._text = ModelText.load(model, now=datetime.now(UTC))
         self._live: dict[str, _Live] = {}

@@ -133,7 +133,7 @@ def _cause(cause: str, part: Part) -> str:
     """The engine's cause in the words of prompts: what diverges in which part says who changed it."""
     if cause != "diverged":
         return cause
-    if part.message is not None and part.message.zone is Zone.CHARACTER:
+    if part.message is not None and part.message.zone is not Zone.HISTORY:
         return "template changed"
     if part.message is not None and part.message.token_ids is None:
         return "tokenizer changed"

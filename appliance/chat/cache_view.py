@@ -12,7 +12,7 @@ from appliance.chat.cache_explanation import CacheExplanation, LeftPath, Part, e
 from appliance.chat.plan import Planner
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
-from appliance.prompt.messages import Prompt
+from appliance.prompt.messages import Prompt, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.store.records import Message
@@ -103,7 +103,7 @@ class CacheView:
                 PurgePath(
                     token_ids=prompt.token_ids,
                     stretches=list(prompt.stretches),
-                    from_token=_first_private(prompt),
+                    from_token=first_private(prompt),
                 )
             )
         return pages
@@ -211,7 +211,7 @@ def _key(tenant: str, conversation_id: UUID) -> bytes:
     return f"{tenant}/{conversation_id}".encode()
 
 
-def _first_private(prompt: Prompt) -> int:
+def first_private(prompt: Prompt) -> int:
     """The position of the first token that only the tenant may share, of its text and not of the
     format's text in front."""
     public = 0
@@ -219,7 +219,10 @@ def _first_private(prompt: Prompt) -> int:
         if namespace != PUBLIC:
             break
         public += tokens
-    end = sum(prompt.part_tokens[: len(prompt.messages)])
-    message = prompt.messages[-1]
-    own = end if message.token_ids is None else end - count(message.token_ids)
+    # Parts of the template may stand behind the user's message, or be one with it: then its own tokens
+    # are not known apart, and all that is private goes.
+    spoken = [at for at, message in enumerate(prompt.messages) if message.zone is Zone.HISTORY]
+    own = public
+    if spoken and (ids := prompt.messages[spoken[-1]].token_ids) is not None:
+        own = sum(prompt.part_tokens[: spoken[-1] + 1]) - count(ids)
     return max(public, min(own, prompt.tokens - 1))

@@ -79,9 +79,13 @@ def _line(path: Mapping[str, Any]) -> str:
     )
 
 
+DIGITS_MAX = 9
+
+
 def _number(least: int, most: int) -> Any:
     def parsed(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not least <= int(text[:9]) <= most:
+        is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+        if not is_number or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r}: expected a number from {least} to {most}")
         return int(text)
 

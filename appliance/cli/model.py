@@ -81,12 +81,18 @@ def _tokens(text: str) -> int:
 
 
 def _inspect(path: Path, folder: Path, *, as_json: bool) -> None:
+    import torch
+
     from appliance.engine.box import free_bytes
     from appliance.model.files import read_shape
     from appliance.model.footprint import footprint, weight_bytes
+    from appliance.model.weight_form import choose_form
 
     config = read_shape(path)
-    sizes = footprint(config, free_bytes(folder, weights_bytes=weight_bytes(config)))
+    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    bits = choose_form("auto", device).bits
+    tiers = free_bytes(folder, weights_bytes=weight_bytes(config, bits))
+    sizes = footprint(config, tiers, weight_bits=bits)
     if as_json:
         print(json.dumps({"shape": _shape(config), **asdict(sizes)}, indent=1))
     else:
@@ -118,7 +124,8 @@ def _print_inspection(path: Path, config: ModelConfig, sizes: Footprint) -> None
         f"{path}: {config.family}, {config.layers} layers{local}, {config.hidden} wide, "
         f"{config.heads} query and {config.kv_heads} K/V heads of {config.head_dim}, "
         f"vocabulary {config.vocab_size:,}, context {config.context_tokens:,} tokens",
-        f"{sizes.parameters:,} parameters, {_size(sizes.weight_bytes)} in float32",
+        f"{sizes.parameters:,} parameters, {_size(sizes.weight_bytes)} in float32, "
+        f"{_size(sizes.loaded_bytes)} as an engine here keeps them",
         "free for keys and values, weights taken off: "
         + ", ".join(f"{tier} {_size(free)}" for tier, free in sizes.tiers.items()),
         f"a chat: {sizes.chat_messages} messages, kept as {sizes.chat_tokens:,} tokens",

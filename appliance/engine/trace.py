@@ -45,7 +45,6 @@ class Hiding:
         drawn = np.frombuffer(random(_ROUNDS * halves * 2), dtype="<u2")
         self._rounds = drawn.astype(np.uint32).reshape(_ROUNDS, halves)
         self._key = random(_KEY_BYTES)
-        self._names: dict[bytes, bytes] = {}
 
     def token_ids(self, token_ids: TokenIds) -> TokenIds:
         """As many others."""

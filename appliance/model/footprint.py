@@ -16,8 +16,6 @@ CHAT_MESSAGES = 180
 MESSAGE_TOKENS = 50
 """The chat that sizes are told in: 180 messages, about 9,000 tokens."""
 
-FLOAT32_BYTES = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvForm:
@@ -36,7 +34,7 @@ class KvForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Sizes of one model. `weight_bytes`: in float32.
+    """Sizes of one model. `weight_bytes`: in float32; `loaded_bytes`: as this box's engine keeps them.
 
     A chat has `chat_messages` messages and is kept as `chat_tokens` tokens: no more than the model can
     look at. `tiers`: name -> free bytes. `own`: the model as it is, by element type; `heads`: in
@@ -45,6 +43,7 @@ class Footprint:
 
     parameters: int
     weight_bytes: int
+    loaded_bytes: int
     chat_messages: int
     chat_tokens: int
     tiers: dict[str, int]
@@ -57,13 +56,13 @@ def parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in tensor_shapes(config).values())
 
 
-def weight_bytes(config: ModelConfig) -> int:
-    """What the weights take in float32."""
-    return FLOAT32_BYTES * parameters(config)
+def weight_bytes(config: ModelConfig, bits: int) -> int:
+    """What the weights take with so many bits each."""
+    return parameters(config) * bits // 8
 
 
-def footprint(config: ModelConfig, tiers: dict[str, int]) -> Footprint:
-    """`tiers`: name -> bytes free for keys and values."""
+def footprint(config: ModelConfig, tiers: dict[str, int], *, weight_bits: int) -> Footprint:
+    """`tiers`: name -> bytes free for keys and values; `weight_bits`: of a weight as it is loaded."""
     chat_tokens = min(CHAT_MESSAGES * MESSAGE_TOKENS, config.context_tokens)
 
     def form(name: str, kv_heads: int, kv_dtype: KVDtype) -> KvForm:
@@ -81,7 +80,8 @@ def footprint(config: ModelConfig, tiers: dict[str, int]) -> Footprint:
 
     return Footprint(
         parameters=parameters(config),
-        weight_bytes=weight_bytes(config),
+        weight_bytes=weight_bytes(config, 32),
+        loaded_bytes=weight_bytes(config, weight_bits),
         chat_messages=CHAT_MESSAGES,
         chat_tokens=chat_tokens,
         tiers=tiers,

@@ -32,11 +32,12 @@ WeightDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int12", "int8"]
 class WeightForm:
     """How a decoder's matrices are made. A bias is float32 [out] and becomes the callee's own.
 
-    name: what the model's fingerprint says of it; make_linear: from (weight [out, in], bias or None);
-    make_gate: from the rows of G, then of U; make_table: from [vocab, hidden].
+    name: what the model's fingerprint says of it; bits: of a weight; make_linear: from (weight
+    [out, in], bias or None); make_gate: from the rows of G, then of U; make_table: from [vocab, hidden].
     """
 
     name: str
+    bits: int
     make_linear: Callable[[Stack, torch.Tensor | None], Linear]
     make_gate: Callable[[Stack, torch.Tensor | None, Activation], Gate]
     make_table: Callable[[Stack], Table]
@@ -44,6 +45,7 @@ class WeightForm:
 
 def _whole(
     name: str,
+    bits: int,
     linear: Callable[[torch.Tensor, torch.Tensor | None], Linear],
     table: Callable[[torch.Tensor], Table],
 ) -> WeightForm:
@@ -54,6 +56,7 @@ def _whole(
 
     return WeightForm(
         name=name,
+        bits=bits,
         make_linear=make_linear,
         make_gate=lambda weight, bias, activation: PlainGate(make_linear(weight, bias), activation),
         make_table=lambda weight: table(weight.whole()),
@@ -63,18 +66,19 @@ def _whole(
 def _integers(name: str, *, bits: Bits) -> WeightForm:
     return WeightForm(
         name=name,
+        bits=bits,
         make_linear=partial(IntLinear, bits=bits),
         make_gate=partial(int_gate, bits=bits),
         make_table=partial(IntTable, bits=bits),
     )
 
 
-FLOAT32 = _whole("float32", FloatLinear, FloatTable)
-BFLOAT16 = _whole("bfloat16", Bfloat16Linear, Bfloat16Table)
+FLOAT32 = _whole("float32", 32, FloatLinear, FloatTable)
+BFLOAT16 = _whole("bfloat16", 16, Bfloat16Linear, Bfloat16Table)
 INT12 = _integers("int12", bits=12)
 INT8 = _integers("int8", bits=8)
 # The table is looked up by row and, as a head, decides the token: it stays finer.
-INT8_TORCH = _whole("int8 with inputs in int8", TorchInt8Linear, Bfloat16Table)
+INT8_TORCH = _whole("int8 with inputs in int8", 8, TorchInt8Linear, Bfloat16Table)
 
 
 CPU_FORMS: dict[WeightDtype, WeightForm] = {

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
 
 from jinja2.exceptions import (
     SecurityError,
@@ -18,8 +17,6 @@ from jinja2.exceptions import TemplateError as JinjaError
 
 from appliance.errors import TemplateError
 from appliance.prompt.templates.budget import LimitExceeded
-
-Value = TypeVar("Value")
 
 # What these say is about types, limits and names that the template holds; others may quote a value.
 _SAFE = (LimitExceeded, SecurityError, UndefinedError, TemplateSyntaxError, TypeError)

@@ -1,6 +1,6 @@
 """The variables of a template: type, owner, default and sample. Checks values before any code sees them.
 
-Owns the front section. Never: how a value is written into a part (`rendering`).
+Owns the front section. Never: how a value is written into a part (`compiling`).
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ def test_inspect_tells_shape_sizes_and_chats_by_tier(
     assert found["shape"]["family"] == "llama"
     assert found["shape"]["kv_heads"] == 2
     assert found["weight_bytes"] == 4 * found["parameters"]
+    assert found["loaded_bytes"] == found["parameters"] * 12 // 8
     assert {"memory", "disk"} <= set(found["tiers"])
     kinds = {form["kv_dtype"]: form["token_bytes"] for form in found["own"]}
     assert kinds == {"float32": 512, "bfloat16": 256, "int8": 160}

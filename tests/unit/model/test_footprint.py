@@ -23,12 +23,12 @@ def test_parameters_are_as_many_as_transformers_counts(tmp_path: Path, name: str
     model = family_model(name)
     config = read_shape(save_model(model, tmp_path))
     assert parameters(config) == model.num_parameters()
-    assert weight_bytes(config) == 4 * model.num_parameters()
+    assert weight_bytes(config, 32) == 4 * model.num_parameters()
 
 
 def test_a_chat_takes_what_its_pages_take(tmp_path: Path) -> None:
     directory = write_tiny_llama(tmp_path, max_position_embeddings=20_000)
-    sizes = footprint(read_shape(directory), {"memory": 10_000_000, "disk": 1})
+    sizes = footprint(read_shape(directory), {"memory": 10_000_000, "disk": 1}, weight_bits=12)
     assert (sizes.chat_messages, sizes.chat_tokens) == (180, 9000)
     decoder = load_model(directory, "cpu", None)
     for form, dtype in zip(sizes.own, ELEMENT_TYPES.values(), strict=True):
@@ -40,13 +40,13 @@ def test_a_chat_takes_what_its_pages_take(tmp_path: Path) -> None:
 
 
 def test_a_chat_is_no_longer_than_the_model_can_look_at(tmp_path: Path) -> None:
-    sizes = footprint(read_shape(write_tiny_llama(tmp_path)), {"memory": 512 * 256})
+    sizes = footprint(read_shape(write_tiny_llama(tmp_path)), {"memory": 512 * 256}, weight_bits=12)
     assert sizes.chat_tokens == 256
     assert sizes.own[0].chats == {"memory": 1}
 
 
 def test_other_forms_differ_by_their_heads_alone(tmp_path: Path) -> None:
-    sizes = footprint(read_shape(write_tiny_llama(tmp_path)), {"memory": 10**6})
+    sizes = footprint(read_shape(write_tiny_llama(tmp_path)), {"memory": 10**6}, weight_bits=12)
     told = {form.name: (form.kv_heads, form.token_bytes) for form in sizes.heads}
     assert told == {
         "multi-head": (4, 1024),

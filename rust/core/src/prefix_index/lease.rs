@@ -121,10 +121,13 @@ impl Lease {
 
     /// The pages that nobody else knows.
     pub(super) fn own_pages(&self) -> impl Iterator<Item = PageId> + '_ {
-        let duplicates = self.duplicates.iter().map(|&page| self.table[page]);
-        let own = duplicates.chain(self.table[self.given()..].iter().copied());
+        // After a quarantine a former tail may stand behind what is left of the path, and is the tree's.
+        let is_aside = |place| self.set_aside.iter().any(|&(aside, _)| aside == place);
+        let behind = (self.given()..self.table.len()).filter(move |&place| !is_aside(place));
+        let places = self.duplicates.iter().copied().chain(behind);
         let is_quarantined = |page| self.quarantined_pages().any(|other| other == page);
-        own.filter(move |&page| !is_quarantined(page))
+        let pages = places.map(|place| self.table[place]);
+        pages.filter(move |&page| !is_quarantined(page))
     }
 
     /// The pages that quarantines took from under it.

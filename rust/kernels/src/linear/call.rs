@@ -1,7 +1,7 @@
 //! A checked product, cut into items for threads.
 //!
 //! Owns the checks and the cut. Items are panels against blocks of tokens; which items there are depends on
-//! the number of threads and changes no result, since sums are exact.
+//! the number of threads and changes no result: sums are of integers, or of floats in one order.
 
 use super::activation::Activation;
 use super::finish::Finish;

@@ -1,4 +1,4 @@
-//! Rows of an int8 matrix as float32: the embeddings of tokens, where the matrix is also the head.
+//! Rows of a matrix of integers as float32: the embeddings of tokens, where the matrix is also the head.
 
 use super::matrix::{Matrix, MatrixError, check_address, check_tokens};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
