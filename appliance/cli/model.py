@@ -81,16 +81,12 @@ def _tokens(text: str) -> int:
 
 
 def _inspect(path: Path, folder: Path, *, as_json: bool) -> None:
-    import torch
-
-    from appliance.engine.box import free_bytes
+    from appliance.engine.box import free_bytes, weight_bits
     from appliance.model.files import read_shape
     from appliance.model.footprint import footprint, weight_bytes
-    from appliance.model.weight_form import choose_form
 
     config = read_shape(path)
-    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
-    bits = choose_form("auto", device).bits
+    bits = weight_bits()
     tiers = free_bytes(folder, weights_bytes=weight_bytes(config, bits))
     sizes = footprint(config, tiers, weight_bits=bits)
     if as_json:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from appliance.engine.limits import available_memory_bytes
+from appliance.model.weight_form import choose_form
 
 
 def free_bytes(folder: Path, *, weights_bytes: int) -> dict[str, int]:
@@ -25,6 +26,12 @@ def free_bytes(folder: Path, *, weights_bytes: int) -> dict[str, int]:
     compute, host = (gpus, memory) if gpus else (memory, {})
     left = {name: max(0, free - weights_bytes) for name, free in compute.items()}
     return {**left, **host, "disk": disk.f_bavail * disk.f_frsize}
+
+
+def weight_bits() -> int:
+    """Bits of a weight as an engine keeps it here, with the settings left alone."""
+    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    return choose_form("auto", device).bits
 
 
 def _existing(folder: Path) -> Path:
