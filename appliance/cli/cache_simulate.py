@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 RUNS_MAX = 64
 PAGE_SIZE_MAX = 256
 """As for `engine.page_size`."""
-PAGES_MAX = 1 << 32
+SLOTS_MAX = (1 << 32) - 1
+"""Of all tokens of a device, and of the pages of a lower tier: the index numbers them in 32 bits."""
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>|KiB|MiB|GiB|TiB)")
 _FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -132,9 +133,9 @@ def _play(recorded: Sequence[Recorded], case: Case) -> Outcome:
         )
         sizes = Sizes(
             page_size=case.page_size,
-            pages=min(max(pages, 1), PAGES_MAX),
-            host_slots=min(case.host_bytes // page_bytes, PAGES_MAX),
-            disk_slots=min(case.disk_bytes // page_bytes, PAGES_MAX),
+            pages=min(max(pages, 1), SLOTS_MAX // case.page_size),
+            host_slots=min(case.host_bytes // page_bytes, SLOTS_MAX),
+            disk_slots=min(case.disk_bytes // page_bytes, SLOTS_MAX),
         )
         outcomes.append(Replay(sizes, policy).run(part.requests))
     return Outcome.of_all(outcomes)

@@ -223,6 +223,8 @@ def _print_agreement(form: str, result: Agreement) -> None:
 
 def _read_text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            raise InvalidRequest(f"{path}: no regular file")
         if path.stat().st_size > TEXT_BYTES_MAX:
             raise InvalidRequest(f"{path}: larger than {TEXT_BYTES_MAX >> 20} MiB")
         return path.read_bytes().decode()

@@ -1,7 +1,7 @@
 """What a finished conversion consists of (`appliance.json`), and a model's fingerprint. Never: tensors.
 
-The manifest is written last, so a directory that has one is whole; sizes of all files and digests of
-the small ones are checked again before it is trusted.
+The manifest is written last, so a directory that has one is whole; digests of the
+small files, and sizes and times of the large ones, are checked again before it is trusted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ MANIFEST_FORMAT = 1
 """Goes up when the conversion changes; older directories are then converted anew."""
 
 DIGEST_BYTES_MAX = 64 * 2**20
-"""Files up to this size are digested again by `read_manifest`; the weights are not."""
+"""Files up to this size are digested again by `read_manifest`; of larger ones only the time."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Size in bytes and SHA-256 (hex) of one file."""
+    """Size in bytes, time of the last change (ns of unix time) and SHA-256 (hex) of one file."""
 
     size: int
+    changed_ns: int
     sha256: str
 
 
@@ -41,7 +42,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def write_manifest(directory: Path, source_sha256: str) -> None:
     """Record the directory as it is now."""
     files = {
-        path.name: FileRecord(size=path.stat().st_size, sha256=file_sha256(path))
+        path.name: FileRecord(
+            size=path.stat().st_size, changed_ns=path.stat().st_mtime_ns, sha256=file_sha256(path)
+        )
         for path in sorted(directory.iterdir())
     }
     manifest = Manifest(
@@ -105,6 +108,10 @@ def _combine(digests: dict[str, str]) -> str:
 
 
 def _is_intact(path: Path, record: FileRecord) -> bool:
-    if path.stat().st_size != record.size:
+    """A large file that was copied or written again is not trusted: its digest would take a second."""
+    found = path.stat()
+    if found.st_size != record.size:
         return False
-    return record.size > DIGEST_BYTES_MAX or file_sha256(path) == record.sha256
+    if record.size > DIGEST_BYTES_MAX:
+        return found.st_mtime_ns == record.changed_ns
+    return file_sha256(path) == record.sha256

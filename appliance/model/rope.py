@@ -16,6 +16,10 @@ from appliance.model.fields import Fields, shown
 THETA_DEFAULT = 10_000.0
 
 
+REACH_MAX = 2.0**31
+"""Positions: a factor may be any number, and no model reaches further."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearScaling:
     """Every frequency divided by `factor` (arXiv:2306.15595)."""
@@ -177,7 +181,7 @@ def reach(rope: Rope, context_tokens: int) -> int:
     """
     scaling = rope.scaling
     if isinstance(scaling, DynamicScaling):
-        return int(context_tokens * max(1.0, scaling.factor))
+        return int(min(REACH_MAX, context_tokens * max(1.0, scaling.factor)))
     if isinstance(scaling, YarnScaling):
-        return max(context_tokens, int(scaling.original_tokens * scaling.factor))
+        return max(context_tokens, int(min(REACH_MAX, scaling.original_tokens * scaling.factor)))
     return context_tokens

@@ -43,6 +43,8 @@ class Source:
 def read_file(path: Path) -> str:
     """A template file's text; raises TemplateError naming the file."""
     here = Place(file=str(path), line=1)
+    if path.exists() and not path.is_file():
+        raise here.fault("no regular file")
     try:
         with path.open("rb") as file:
             raw = file.read(4 * SOURCE_CHARS_MAX + 1)

@@ -49,6 +49,7 @@ def test_json_has_one_run_for_each_combination_and_the_unbounded_device(
     sizes = ["--device-bytes", "128KiB,512KiB", "--host-bytes", "0,1MiB", "--page-size", "8,16"]
     assert simulate(trace, *sizes, "--policy", "engine,restore-never", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
+    assert simulate(trace, "--device-bytes", "999999TiB", "--host-bytes", "999999TiB") == 0
     runs = answer["runs"]
     assert len(runs) == 3 * 2 * 2 * 2
     by_size = {

@@ -111,6 +111,9 @@ def test_errors_name_the_path_and_the_field(
     with text.open("wb") as file:
         file.truncate(8 * 2**20 + 1)
     assert f"{text}: larger than 8 MiB" in refusal(capsys, "eval", directory, "--text", text)
+    assert "/dev/zero: no regular file" in refusal(
+        capsys, "eval", directory, "--text", Path("/dev/zero")
+    )
     config = directory / "config.json"
     config.write_text(
         config.read_text().replace('"num_key_value_heads": 2', '"num_key_value_heads": 3')

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from appliance.errors import ModelError
-from appliance.model.weight_form import choose_form
+from appliance.model.weight_form import CPU_FORMS, GPU_FORMS, choose_form
 from tests.model_fixtures import tiny_model, write_directory
 
 LOAD = """
@@ -41,8 +41,11 @@ def test_what_a_device_lacks_is_refused_by_the_name_of_the_setting() -> None:
         choose_form("int12", GPU)
 
 
-def test_integers_of_the_two_devices_are_two_forms() -> None:
-    assert choose_form("int8", CPU).name != choose_form("int8", GPU).name
+def test_every_form_has_a_name_of_its_own() -> None:
+    forms = {id(form): form.name for form in (*CPU_FORMS.values(), *GPU_FORMS.values())}
+    assert len(forms) == 5
+    assert len(set(forms.values())) == 5
+    assert choose_form("int8", CPU) is not choose_form("int8", GPU)
 
 
 def test_loading_takes_the_memory_of_the_form_and_little_beside_it(tmp_path: Path) -> None:

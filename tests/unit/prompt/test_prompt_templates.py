@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -142,13 +143,14 @@ def test_included_parts_stand_in_place_of_their_include(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.yaml", "/etc/passwd", "link.yaml", "a.yaml", "gone.yaml", "."]
+    "name", ["../secret.yaml", "/etc/passwd", "link.yaml", "a.yaml", "gone.yaml", "pipe.yaml", "."]
 )
 def test_an_include_cannot_leave_the_folder_or_include_itself(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
     (tmp_path / "secret.yaml").write_text(PART + "  content: secret\n")
     (folder / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    os.mkfifo(folder / "pipe.yaml")
     (folder / "a.yaml").write_text(f"- include: {name}\n")
     (folder / "b.yaml").write_text(FRONT + f"- include: {name}\n" + HISTORY)
     with pytest.raises(TemplateError, match=r"b\.yaml, line 6|a\.yaml, line 1"):
