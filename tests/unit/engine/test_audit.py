@@ -240,16 +240,56 @@ def test_content_of_nowhere_is_named_by_its_place(audited: Audited) -> None:
     assert_quarantined(audited, path, result)
 
 
+@pytest.mark.parametrize("value", [float("nan"), 0.005])
+def test_a_row_that_is_no_number_or_a_little_off_is_wrong(audited: Audited, value: float) -> None:
+    path = audited.path_of(audited.driver.run(ids(1, 70), closing=CLOSING))
+    rows = audited.driver.cache.data[:, :, audited.pages_of(path)[2], :, 5]
+    rows += value * rows.abs().amax(-1, keepdim=True)
+    result = audited.audit(path)
+    assert (result.cause, result.position) == (Cause.WRONG_CONTENT, 37)
+
+
+def test_right_rows_with_other_logits_are_named(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = audited.path_of(audited.driver.run(ids(1, 70), closing=CLOSING))
+    forward = Decoder.forward
+    steps = iter(range(100))
+
+    def off_at_first(decoder: Decoder, *arguments: Any) -> torch.Tensor:
+        return forward(decoder, *arguments) + (0.1 if next(steps) == 0 else 0.0)
+
+    monkeypatch.setattr(Decoder, "forward", off_at_first)
+    assert audited.audit(path).cause is Cause.WRONG_LOGITS
+
+
+def test_audits_are_no_hits_or_misses_of_requests(audited: Audited) -> None:
+    path = audited.path_of(audited.driver.run(ids(1, 70), closing=CLOSING))
+    before = audited.driver.index.stats()
+    assert audited.audit(path).cause is None
+    after = audited.driver.index.stats()
+    assert [after[name] for name in ("hit_tokens", "miss_tokens")] == [
+        before[name] for name in ("hit_tokens", "miss_tokens")
+    ]
+
+
+@pytest.mark.parametrize("missing", [1, 33])
 def test_user_messages_that_are_not_committed_are_found_at_once(
-    audited: Audited, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    audited: Audited,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    missing: int,
 ) -> None:
     """The story's bug: the history up to the user's message is cached, and nothing after it."""
     commit = Sequence.commit
-    monkeypatch.setattr(Sequence, "commit", lambda s, count: commit(s, min(count, 40)))
-    audited.driver.run(ids(1, 70), closing=CLOSING)
+    monkeypatch.setattr(
+        Sequence, "commit", lambda s, count: commit(s, min(count, s.length - missing))
+    )
+    run = audited.driver.run(ids(1, 70), closing=CLOSING)
     assert audited.auditor.values["audit_failures"] == 1
     (record,) = [r for r in caplog.records if r.message == "audit_failed"]
-    assert (vars(record)["cause"], vars(record)["position"]) == ("coverage", 40)
+    position = audited.path_of(run).tokens - missing
+    assert (vars(record)["cause"], vars(record)["position"]) == ("coverage", position)
 
 
 def test_idle_time_audits_keep_to_their_budget_and_give_way(decoder: Decoder) -> None:
@@ -282,6 +322,19 @@ def test_an_audit_runs_through_and_its_cost_is_made_up_for_before_the_next(
     wait_s = audited.auditor.wait_s()
     assert wait_s is not None
     assert wait_s > 200, "60 tokens a minute"
+
+
+def test_budget_is_saved_up_for_a_minute_and_demands_take_nothing_of_it(decoder: Decoder) -> None:
+    audited = Audited(decoder, tokens_per_minute=600)
+    runs = [audited.driver.run(ids(seed, 70), closing=CLOSING) for seed in range(12)]
+    audited.driver.now += 86_400
+    path = audited.path_of(runs[0])
+    audited.audit(path)
+    done = audited.auditor.values["audited_tokens"]
+    for _ in range(500):
+        audited.auditor.step()
+    # The last audit runs through, and none begins with less than a slice.
+    assert 600 - 64 <= audited.auditor.values["audited_tokens"] - done < 600 + path.tokens
 
 
 def test_demands_are_answered_in_turn_and_only_so_many_wait(audited: Audited) -> None:
