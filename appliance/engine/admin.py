@@ -93,13 +93,18 @@ class EngineAdmin:
         known = self._index.node_tokens(node.number) if node.instance == self._instance else None
         if known != node.tokens:
             raise UnknownNode("the engine does not have this node")
-        before = self._pinned.get(question.conversation)
+        before = self._pinned.pop(question.conversation, None)
+        # First, so that the budget need not have room for both.
+        if before is not None:
+            self._index.unpin(before[0])
         try:
             self._index.pin(node.number)
         except ValueError as error:
+            # Where the older place is no longer known, it cannot be pinned again.
+            if before is not None and self._index.node_tokens(before[0]) is not None:
+                self._index.pin(before[0])
+                self._pinned[question.conversation] = before
             raise Conflict(f"{error} (engine.pin_pages_max)") from error
-        if before is not None and before[0] != node.number:
-            self._index.unpin(before[0])
         pages = -(-node.tokens // self._page_size)
         self._pinned[question.conversation] = (node.number, pages)
         return pages

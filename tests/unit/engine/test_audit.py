@@ -329,6 +329,7 @@ def test_budget_is_saved_up_for_a_minute_and_demands_take_nothing_of_it(decoder:
     runs = [audited.driver.run(ids(seed, 70), closing=CLOSING) for seed in range(12)]
     audited.driver.now += 86_400
     path = audited.path_of(runs[0])
+    assert audited.auditor.wait_s() == 0.0
     audited.audit(path)
     done = audited.auditor.values["audited_tokens"]
     for _ in range(500):

@@ -1,6 +1,6 @@
 //! The model's quarantine: pages whose path begins with a wrong one are nobody's but their leases'.
 
-use crate::model::{EntryId, Model, Pair, Place};
+use crate::model::{Entry, EntryId, Model, Pair, Place};
 
 impl Model {
     /// Every page of a path that begins with `wrong` goes. Gives how many.
@@ -10,7 +10,17 @@ impl Model {
             .into_iter()
             .partition(|entry| entry.path.starts_with(wrong));
         self.entries = kept;
-        let gone: Vec<_> = gone;
+        let mut gone: Vec<Entry> = gone;
+        // As in an eviction, the use of a page that goes stays one of the page before it; deepest first.
+        gone.sort_by_key(|entry| std::cmp::Reverse(entry.path.len()));
+        for at in 0..gone.len() {
+            let (above, last_use) = (self.above(&gone[at].path).to_vec(), gone[at].last_use);
+            for entry in gone.iter_mut().chain(&mut self.entries) {
+                if entry.path == above {
+                    entry.last_use = entry.last_use.max(last_use);
+                }
+            }
+        }
         let page_of = |id: &EntryId| gone.iter().find(|entry| entry.id == *id).map(|e| e.page);
         self.pins.retain(|(_, _, last)| page_of(last).is_none());
         for hold in self.holds.iter_mut().flatten() {
