@@ -178,7 +178,11 @@ def is_protocol(node: ast.ClassDef) -> bool:
         ("appliance.cli.serve", {"torch", "transformers"}),
         ("appliance.cli.demo", {"torch", "transformers"}),
         ("appliance.cli.main", {"torch", "aiohttp", "asyncpg", "numpy", "rich"}),
-        ("appliance.engine.main", {"aiohttp", "asyncpg", "jinja2.sandbox", "transformers"}),
+        # torch's compiler takes five seconds to load, and only a GPU's kernels bring it along.
+        (
+            "appliance.engine.main",
+            {"aiohttp", "asyncpg", "jinja2.sandbox", "transformers", "torch._dynamo"},
+        ),
     ],
 )
 def test_a_process_does_not_load_the_libraries_of_another(module: str, banned: set[str]) -> None:

@@ -12,9 +12,9 @@ import inspect
 import logging
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
-from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from appliance.model.paged_step import PagedStep
@@ -47,6 +47,13 @@ class Kernel:
     windowed: bool
 
 
+def _torch_varlen() -> Any:
+    """Loaded when a GPU needs it: it brings torch's compiler along, which takes five seconds."""
+    from torch.nn.attention import varlen
+
+    return varlen
+
+
 def call_varlen(
     step: PagedStep,
     q: torch.Tensor,
@@ -62,7 +69,7 @@ def call_varlen(
     head_dim]; `window`: how many positions a query sees, its own among them.
     """
     # [pages, page_size, kv_heads, head_dim] is a view: the kernels go by strides.
-    out: torch.Tensor = varlen.varlen_attn(  # type: ignore[assignment]
+    out: torch.Tensor = _torch_varlen().varlen_attn(
         q,
         k_pages.transpose(1, 2),
         v_pages.transpose(1, 2),
@@ -82,7 +89,9 @@ def call_varlen(
 @cache
 def refusal(kernel: Kernel) -> str | None:
     """Why pages cannot be read in place by such calls, None when they can; logged the first time."""
-    reason = known_refusal(kernel, frozenset(inspect.signature(varlen.varlen_attn).parameters))
+    reason = known_refusal(
+        kernel, frozenset(inspect.signature(_torch_varlen().varlen_attn).parameters)
+    )
     if reason is None:
         reason = _tried(kernel)
     log.info(
