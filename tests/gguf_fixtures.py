@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from appliance.model.files import check_model
+from appliance.model.gguf_convert import convert_gguf
 from tests.model_fixtures import add_tokenizer, permute
+
+
+def convert(source: Path, target: Path) -> Path:
+    """A converted directory that passed the check of models."""
+    convert_gguf(source, target, lambda fraction: None)
+    check_model(target)
+    return target
+
 
 ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,

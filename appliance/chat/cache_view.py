@@ -9,7 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from appliance.chat.cache_explanation import CacheExplanation, LeftPath, Part, explanation
-from appliance.chat.plan import Planner
+from appliance.chat.plan import Planner, conversation_key
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
 from appliance.prompt.messages import Prompt, Zone
@@ -56,7 +56,7 @@ class CacheView:
         last = tail(path.token_ids, count(path.token_ids) - 1)
         namespace, known = path.stretches[-1]
         answer = await self._ask(
-            _key(tenant, conversation_id),
+            conversation_key(tenant, conversation_id),
             Explain(
                 token_ids=path.token_ids + last,
                 stretches=[*path.stretches[:-1], (namespace, known + 1)],
@@ -83,12 +83,12 @@ class CacheView:
                 "no turn of this conversation ended where it stands since the server started: "
                 "send a message first"
             )
-        key = _key(tenant, conversation_id)
+        key = conversation_key(tenant, conversation_id)
         return await self._pages(key, Pin(conversation=key, node=known.node))
 
     async def unpin(self, *, tenant: str, conversation_id: UUID) -> int:
         """Let it be evicted again; 0 pages when it was not pinned."""
-        key = _key(tenant, conversation_id)
+        key = conversation_key(tenant, conversation_id)
         return await self._pages(key, Unpin(conversation=key))
 
     async def purge(self, *, tenant: str, conversation_id: UUID) -> int:
@@ -122,7 +122,7 @@ class CacheView:
         """Compare what is cached of the conversation with a recomputation; empty when nothing is."""
         path = await self._path(tenant, conversation_id)
         question = AuditPath(token_ids=path.token_ids, stretches=path.stretches)
-        answer = await self._ask(_key(tenant, conversation_id), question, timeout_s)
+        answer = await self._ask(conversation_key(tenant, conversation_id), question, timeout_s)
         assert isinstance(answer, Audited)
         return answer.paths
 
@@ -205,10 +205,6 @@ def _accepted(answer: AdminAnswer) -> AdminAnswer:
     if isinstance(answer, Refused):
         raise _Refusal(answer)
     return answer
-
-
-def _key(tenant: str, conversation_id: UUID) -> bytes:
-    return f"{tenant}/{conversation_id}".encode()
 
 
 def first_private(prompt: Prompt) -> int:

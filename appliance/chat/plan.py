@@ -44,6 +44,11 @@ class Place(Enum):
     HEAD = "head"
 
 
+def conversation_key(tenant: str, conversation_id: UUID) -> bytes:
+    """What engines know a conversation by: it is routed and pinned under this name."""
+    return f"{tenant}/{conversation_id}".encode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A turn before its reply.
@@ -251,7 +256,7 @@ class Planner:
         node: Node | None,
     ) -> Onward:
         return Onward(
-            conversation=f"{conversation.tenant}/{conversation.conversation_id}".encode(),
+            conversation=conversation_key(conversation.tenant, conversation.conversation_id),
             node=node,
             whole=partial(self._whole, conversation, leaf_id, user),
         )

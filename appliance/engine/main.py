@@ -73,8 +73,8 @@ def run(whole: Config, number: int | None) -> int:
         kv_slots=config.paths.kv_slots,
         trace=trace,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: service.stop())
+    for stopping in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stopping, lambda _number, _frame: service.stop())
     return service.serve()
 
 

@@ -120,20 +120,29 @@ def running() -> RunningTurns:
 
 
 @pytest.fixture
-def conversations(ledger: Ledger, running: RunningTurns) -> Conversations:
-    return Conversations(ledger=ledger, running=running, characters=CHARACTERS)
+def characters() -> Characters:
+    return CHARACTERS
+
+
+@pytest.fixture
+def conversations(ledger: Ledger, running: RunningTurns, characters: Characters) -> Conversations:
+    return Conversations(ledger=ledger, running=running, characters=characters)
 
 
 @pytest.fixture
 async def turns(
-    ledger: Ledger, running: RunningTurns, client: EngineClient, model: ModelText
+    ledger: Ledger,
+    running: RunningTurns,
+    client: EngineClient,
+    model: ModelText,
+    characters: Characters,
 ) -> AsyncIterator[Turns]:
     made = Turns(
         ledger=ledger,
         running=running,
         engine=client,
         model=model,
-        characters=CHARACTERS,
+        characters=characters,
         limits=ChatLimits(),
     )
     yield made

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from appliance.chat.conversations import Conversations
-from appliance.chat.params import ChatLimits
-from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.errors import TemplateError
 from appliance.prompt.characters import Character, Characters
 from appliance.prompt.messages import Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import template_of
-from appliance.store.ledger import Ledger
 from appliance.tokens import unpack
-from appliance.wire.client import EngineClient
 from tests.scripted_engine import ScriptedEngine
 from tests.unit.chat.conftest import Vocabulary
 from tests.unit.chat.driver import TENANT, read, send
@@ -45,24 +39,8 @@ CHARACTERS = Characters(
 
 
 @pytest.fixture
-def conversations(ledger: Ledger, running: RunningTurns) -> Conversations:
-    return Conversations(ledger=ledger, running=running, characters=CHARACTERS)
-
-
-@pytest.fixture
-async def turns(
-    ledger: Ledger, running: RunningTurns, client: EngineClient, model: ModelText
-) -> AsyncIterator[Turns]:
-    made = Turns(
-        ledger=ledger,
-        running=running,
-        engine=client,
-        model=model,
-        characters=CHARACTERS,
-        limits=ChatLimits(),
-    )
-    yield made
-    await made.close()
+def characters() -> Characters:
+    return CHARACTERS
 
 
 def read_by(model: ModelText, engine: ScriptedEngine) -> list[str]:

@@ -22,6 +22,7 @@ from appliance.model.decoder import load_model
 from appliance.model.files import check_model
 from appliance.model.gguf_convert import convert_gguf
 from appliance.model.manifest import fingerprint, read_manifest
+from tests.gguf_fixtures import convert
 from tests.model_fixtures import tiny_model, tokenizer_json, write_directory, write_gguf
 from tests.unit.model.steps import Piece, step
 
@@ -34,12 +35,6 @@ TEXTS = [
     "",
     "\x00\x7f \u00a0\u2028",
 ]
-
-
-def convert(source: Path, target: Path) -> Path:
-    convert_gguf(source, target, lambda fraction: None)
-    check_model(target)
-    return target
 
 
 def logits_of(directory: Path) -> torch.Tensor:

@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM
 from appliance.errors import ModelError
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
-from appliance.model.gguf_convert import convert_gguf
 from appliance.model.gguf_reader import read_gguf
 from appliance.model.gguf_tokenizer import build_tokenizer
 from tests.family_fixtures import (
@@ -30,7 +29,7 @@ from tests.family_fixtures import (
     save_model,
     whole_logits,
 )
-from tests.gguf_fixtures import write_family_gguf
+from tests.gguf_fixtures import convert, write_family_gguf
 from tests.unit.model.steps import Piece, step
 
 TOLERANCE = 1e-4
@@ -49,12 +48,6 @@ WITH_GGUF = [
     "falcon, grouped, one norm",
     "gpt_bigcode",
 ]
-
-
-def convert(source: Path, target: Path) -> Path:
-    convert_gguf(source, target, lambda fraction: None)
-    check_model(target)
-    return target
 
 
 def logits_of(directory: Path) -> torch.Tensor:
