@@ -22,6 +22,7 @@ from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
 from appliance.store.prompt_records import PRODUCTION
 from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.retry import DatabaseFailure
 
 log = logging.getLogger("appliance.chat")
 
@@ -112,7 +113,9 @@ class Catalog:
                 if await self.registry.newest_move() != self._seen_move:
                     await self.reload()
                     log.info("prompts_reloaded", extra={"characters": len(self.current.by_id)})
-            except StorageUnavailable:
+            except (StorageUnavailable, *DatabaseFailure) as error:
+                # Also a schema that is being restored: the snapshot serves on, whatever is wrong there.
+                log.warning("prompts_not_read", extra={"error": type(error).__name__})
                 pause_s = AWAY_POLL_S
 
     async def _compiled(self, name: str, version: str) -> CharacterVersion:

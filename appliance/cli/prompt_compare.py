@@ -76,7 +76,10 @@ def _diff_text(answer: Mapping[str, Any]) -> str:
     lines = [answer["text"]] if answer["text"] else []
     lines += [_price(answer), f"a prompt with one short message: {before} tokens, then {after}"]
     if answer["elsewhere"]:
-        lines.append(f"{_chats(answer['elsewhere'])} more of this character hold other versions")
+        hold = "holds" if answer["elsewhere"] == 1 else "hold"
+        lines.append(
+            f"{_chats(answer['elsewhere'])} of this character {hold} another version than A"
+        )
     return "\n".join(lines)
 
 

@@ -62,7 +62,9 @@ class CharacterVersion:
         that cannot be made is refused here, not in a chat.
         """
         here = origin or f"{bundle.name}/{CHARACTER_FILE}"
-        character = read_character(bundle.files.get(CHARACTER_FILE, b""), here)
+        if CHARACTER_FILE not in bundle.files:
+            raise InvalidBundle(f"{here}: there is no such file")
+        character = read_character(bundle.files[CHARACTER_FILE], here)
         if character.id != bundle.name:
             raise InvalidBundle(f"{here}: id: {character.id!r} is not {bundle.name!r}")
         template = _template(bundle, character, here)

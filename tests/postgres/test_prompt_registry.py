@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
+from appliance.config import DatabaseConfig
+from appliance.dbops.cluster import Cluster
 from appliance.errors import (
     ApplianceError,
     Conflict,
@@ -18,12 +23,38 @@ from appliance.errors import (
     StorageUnavailable,
 )
 from appliance.store.ledger import Ledger
-from appliance.store.pool import Pool
+from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
 from tests.postgres.turns import new_conversation, talk, turn
+from tests.postgres_fixtures import TEMPLATE, execute
 
 A, B, C = "aa11" + "0" * 60, "aa22" + "0" * 60, "bb33" + "0" * 60
 WHO: dict[str, Any] = {"author": "ana", "message": "why not"}
+
+
+NAMES = ("mara", "ada")
+
+
+@pytest.fixture(scope="module")
+def shared_url(cluster: Cluster) -> Iterator[str]:
+    """One migrated database for all tests of this file."""
+    with asyncio.Runner() as runner:
+        runner.run(execute(cluster, f"CREATE DATABASE registry_tests TEMPLATE {TEMPLATE}"))
+        yield cluster.url("registry_tests")
+        runner.run(execute(cluster, "DROP DATABASE registry_tests WITH (FORCE)"))
+
+
+@pytest.fixture
+async def pool(shared_url: str) -> AsyncIterator[Pool]:
+    """A pool to the file's database, emptied: without the triggers that refuse it."""
+    opened = await connect(shared_url, DatabaseConfig())
+    await opened.execute(
+        "SET session_replication_role = replica; TRUNCATE appliance.prompt_versions, "
+        "appliance.prompt_files, appliance.prompt_labels, appliance.prompt_moves, "
+        "appliance.conversations, appliance.messages; RESET session_replication_role"
+    )
+    yield opened
+    await asyncio.wait_for(opened.close(), 10)
 
 
 @pytest.fixture
@@ -252,3 +283,86 @@ async def test_a_database_that_is_away_is_told(pool: Pool) -> None:
     await pool.close()
     with pytest.raises(StorageUnavailable):
         await PromptRegistry(pool).labelled("production")
+
+
+@dataclass(slots=True)
+class Model:
+    """The registry as dictionaries: what every operation should do."""
+
+    versions: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
+    labels: dict[tuple[str, str], tuple[str, bool]] = field(default_factory=dict)
+    moves: list[tuple[str, str, str | None, str]] = field(default_factory=list)
+
+    def move(
+        self,
+        name: str,
+        label: str,
+        version: str,
+        seen: str | None,
+        protect: bool | None,
+        sure: bool,
+    ) -> str:
+        if not self.versions[name]:
+            return "NotFound"
+        if version not in self.versions[name]:
+            return "NotFound"
+        if seen == version and protect is None:
+            return "there"
+        at = self.labels.get((name, label))
+        protected = at is not None and at[1]
+        if (None if at is None else at[0]) == seen and (sure or not protected):
+            self.labels[name, label] = (version, protected if protect is None else protect)
+            self.moves.append((name, label, seen, version))
+            return "moved"
+        if at is None:
+            return "Conflict"
+        if at[0] == version and protect in (None, at[1]):
+            return "there"
+        return "LabelProtected" if at[0] == seen else "Conflict"
+
+    def resolve(self, name: str, prefix: str) -> str:
+        found = [version for version in self.versions[name] if version.startswith(prefix)]
+        return found[0] if len(found) == 1 else "InvalidRequest" if found else "NotFound"
+
+
+async def test_random_deeds_leave_what_a_plain_model_of_the_registry_says(pool: Pool) -> None:
+    draw = random.Random(7)
+    registry, model = PromptRegistry(pool), Model()
+    pool_of_versions = [f"{n % 3:04x}{n:060x}" for n in range(9)]
+    for _ in range(250):
+        name, version = draw.choice(NAMES), draw.choice(pool_of_versions)
+        deed = draw.random()
+        if deed < 0.15:
+            is_new = await registry.publish(name, version, {"a": version.encode()}, **WHO)
+            assert is_new == (version not in model.versions[name])
+            if is_new:
+                model.versions[name].append(version)
+            continue
+        try:
+            if deed < 0.3:
+                prefix = version[: draw.choice((4, 64))]
+                told, wanted = await registry.resolve(name, prefix), model.resolve(name, prefix)
+            else:
+                label = draw.choice(("production", "canary"))
+                at = model.labels.get((name, label))
+                here = None if at is None else at[0]
+                seen = here if draw.random() < 0.7 else draw.choice((None, *pool_of_versions))
+                protect, sure = draw.choice((None, None, True, False)), draw.random() < 0.5
+                wanted = model.move(name, label, version, seen, protect, sure)
+                moved = await registry.move(
+                    name, label, version, seen=seen, protect=protect, confirmed=sure, **WHO
+                )
+                told = "there" if moved is None else "moved"
+        except ApplianceError as error:
+            told = type(error).__name__
+            if deed < 0.3:
+                wanted = model.resolve(name, prefix)
+        assert told == wanted
+    for name in NAMES:
+        stands = {(at.label, at.version, at.protected) for at in await registry.labels(name)}
+        own = {key[1]: at for key, at in model.labels.items() if key[0] == name}
+        assert stands == {(label, *at) for label, at in own.items()}
+        moves = [
+            (m.name, m.label, m.from_version, m.to_version) for m in await registry.moves(name)
+        ]
+        assert moves[::-1] == [move for move in model.moves if move[0] == name]

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.chat import catalog as catalog_module
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
+from appliance.chat.prompt_replay import common_tokens
 from appliance.chat.publishing import fill_empty, publish
 from appliance.chat.turn import Turns
 from appliance.errors import (
@@ -27,7 +30,7 @@ from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.prompt_registry import PromptRegistry
-from appliance.tokens import unpack
+from appliance.tokens import pack, unpack
 from tests.characters import bundle_of, characters_of
 from tests.scripted_engine import ScriptedEngine
 from tests.unit.chat.conftest import CHARACTERS, Vocabulary
@@ -292,3 +295,9 @@ def test_a_snapshot_has_one_version_of_each_character() -> None:
     both = characters_of(OLD, bundle_of("mara"))
     assert isinstance(both, Characters)
     assert set(both.by_id) == {"assistant", "mara"}
+
+
+@given(st.lists(st.integers(0, 2), max_size=40), st.lists(st.integers(0, 2), max_size=40))
+def test_common_tokens_are_those_before_the_first_that_differs(a: list[int], b: list[int]) -> None:
+    same = [x == y for x, y in zip(a, b, strict=False)]
+    assert common_tokens(pack(a), pack(b)) == [*same, False].index(False)
