@@ -154,7 +154,7 @@ async def test_a_question_nobody_answers_in_time_says_so(client: EngineClient) -
     await asyncio.sleep(0.05)
     with pytest.raises(EngineUnavailable, match="in time"):
         # Audits are for idle time, and there is none.
-        await client.question(AuditSample(tokens=5), timeout_s=0.03)
+        await client.question(AuditSample(tokens=5, wait_ms=30), timeout_s=0.03)
     await running
 
 
