@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from uuid import UUID
@@ -22,7 +22,7 @@ from appliance.errors import InvalidRequest, NotFound, TemplateError
 from appliance.prompt.characters import Character, Characters
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
-from appliance.prompt.fit import Fitted, fit
+from appliance.prompt.fit import Fitted, fit, fronts
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
@@ -75,6 +75,16 @@ class Plan:
     def prompt(self) -> Prompt:
         """What the engine is to answer."""
         return self.fitted.prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a prompt is cut from: the parts before the history, the history, the parts after it."""
+
+    front: list[PromptMessage]
+    history: list[PromptMessage]
+    after: list[PromptMessage]
+    history_priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,15 +212,20 @@ class Planner:
         conversation = await self.ledger.get(tenant, conversation_id)
         messages = await self.ledger.messages(tenant, conversation_id)
         by_id = {message.message_id: message for message in messages}
-        starts = []
+        paths: list[tuple[Message, ...]] = []
         for message in messages:
             if message.role != "user":
                 continue
-            starts.append((await self._fit(conversation, (message,), None)).prompt)
+            paths.append((message,))
             greeting = by_id.get(message.parent_id) if message.parent_id is not None else None
             if greeting is not None and greeting.parent_id is None:
-                path = (greeting, message)
-                starts.append((await self._fit(conversation, path, None)).prompt)
+                paths.append((greeting, message))
+        starts = []
+        for path in paths:
+            asked = await self._asked(conversation, path, None)
+            # A cut may have taken parts out of the front.
+            for front in fronts(asked.front):
+                starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
     def _check_text(self, text: str) -> None:
@@ -277,6 +292,11 @@ class Planner:
     async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
+        return await self._fitted(await self._asked(conversation, path, user))
+
+    async def _asked(
+        self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
+    ) -> _Asked:
         character = self.characters.get(conversation.character)
         history = prompt_messages(
             spoken(path),
@@ -286,14 +306,28 @@ class Planner:
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
-        space = self._window()
-        chars = sum(len(message.content) for message in history if message.token_ids is None)
         rendered = await self._rendered(conversation, character)
         namespace = tenant_namespace(conversation.tenant)
-        front = [part.message(namespace) for part in rendered.before]
-        after = [part.message(namespace) for part in rendered.after]
+        return _Asked(
+            front=[part.message(namespace) for part in rendered.before],
+            history=history,
+            after=[part.message(namespace) for part in rendered.after],
+            history_priority=rendered.history_priority,
+        )
+
+    async def _fitted(self, asked: _Asked) -> Fitted:
+        space = self._window()
+        chars = sum(len(said.content) for said in asked.history if said.token_ids is None)
         return await off_loop(
-            chars, lambda: fit(self.model.chat_format, front, history, space, after=after)
+            chars,
+            lambda: fit(
+                self.model.chat_format,
+                asked.front,
+                asked.history,
+                space,
+                after=asked.after,
+                history_priority=asked.history_priority,
+            ),
         )
 
     async def _rendered(self, conversation: Conversation, character: Character) -> Rendered:

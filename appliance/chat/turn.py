@@ -259,8 +259,8 @@ class Turns:
     def _observe(self, key: Key, plan: Plan, admitted: Admitted) -> None:
         self.coverage.observe(
             key,
+            plan.fitted,
             parent_id=plan.parent_id,
-            dropped=plan.fitted.dropped,
             hit_tokens=admitted.prefix_hit_tokens,
         )
 

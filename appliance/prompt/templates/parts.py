@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.templates.inputs import Scope
+from appliance.prompt.truncate import HISTORY_PRIORITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class RenderedPart:
     """One part with the conversation's values in it.
 
     `truncation_priority` is Prompt Poet's: 0 is never dropped, the highest number goes first. `scope`
-    is the widest of the variables that the part depends on.
+    is the widest of the variables that the part depends on. Parts of one `block` are dropped together.
     """
 
     name: str
@@ -32,6 +33,7 @@ class RenderedPart:
     zone: Zone
     scope: Scope
     sections: tuple[RenderedSection, ...] = ()
+    block: str | None = None
 
     def message(self, namespace: bytes) -> PromptMessage:
         """The part as a message: public when it holds the operator's text alone, else `namespace`."""
@@ -41,15 +43,21 @@ class RenderedPart:
             zone=self.zone,
             content=self.content,
             namespace=PUBLIC if self.scope is Scope.CHARACTER else namespace,
+            truncation_priority=self.truncation_priority,
+            block=self.block,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """The parts before the conversation's messages, and those after them."""
+    """The parts before the conversation's messages, and those after them.
+
+    `history_priority` is the truncation priority of the messages' turns.
+    """
 
     before: tuple[RenderedPart, ...]
     after: tuple[RenderedPart, ...]
+    history_priority: int = HISTORY_PRIORITY
 
     @property
     def parts(self) -> tuple[RenderedPart, ...]:
