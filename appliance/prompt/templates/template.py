@@ -16,7 +16,7 @@ from appliance.prompt.templates.code import Expression, Text
 from appliance.prompt.templates.faults import Place, said_of
 from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.inputs import Front, Scope
-from appliance.prompt.templates.parts import Rendered, RenderedPart, RenderedSection
+from appliance.prompt.templates.parts import Rendered, RenderedPart, RenderedSection, digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,12 @@ class Template:
         with budget() as left:
             before = tuple(_rendered(self.before, given, frozen, left))
             after = tuple(_rendered(self.after, given, frozen, left))
-        return Rendered(before=before, after=after, history_priority=self.history_priority)
+        return Rendered(
+            before=before,
+            after=after,
+            history_priority=self.history_priority,
+            variables={name: digest_of(value) for name, value in given.items()},
+        )
 
     def _values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -122,6 +127,7 @@ def _rendered(
                 if section is not None
             ),
             block=block if number is None or block is None else f"{block} {number}",
+            variables=part.names,
         )
 
 
