@@ -28,12 +28,13 @@ def character_fields(character: Character) -> dict[str, Any]:
 
 
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:
-    """One conversation without its messages."""
+    """One conversation without its messages; `is_cut` once a prompt of it had to leave some out."""
     return {
         "id": conversation.conversation_id,
         "title": conversation.title,
         "character": conversation.character,
         "head_id": conversation.head_id,
+        "is_cut": conversation.anchor_id is not None,
         "created_at": conversation.created_at,
         "updated_at": conversation.updated_at,
     }
