@@ -24,6 +24,7 @@ PART_KEYS = (
     "zone",
     "if",
     "for_each",
+    "block",
 )
 
 
