@@ -7,6 +7,7 @@ __all__ = [
     "Assembled",
     "ChatPieces",
     "ContentRefused",
+    "IntLayer",
     "IntMatrix",
     "Lease",
     "PrefixIndex",
@@ -104,6 +105,12 @@ class StreamDecoder:
 
 _Slot: TypeAlias = tuple[bytes, bool, bool]
 _Messages: TypeAlias = tuple[Sequence[str], Sequence[str], Sequence[bytes | None], Sequence[bytes]]
+_Part: TypeAlias = tuple[str, int, str | None]
+"""Name, truncation priority (0: never left out), block."""
+_Window: TypeAlias = tuple[int, int, int, int]
+"""Limit, reserve, step, draft."""
+_Kept: TypeAlias = tuple[int, list[int], int]
+"""Dropped, left out, window_tokens."""
 
 class ContentRefused(ValueError):
     """A content cannot be encoded. `args`: the index of its message, and why."""
@@ -159,16 +166,17 @@ class ChatPieces:
         messages: _Messages,
         *,
         public: bytes,
-        front: Sequence[str],
-        limit: int,
-        reserve: int,
-        step: int,
-    ) -> tuple[int, int, Assembled | None]:
-        """The prompt for a reply to the last message: (dropped, window_tokens, prompt).
+        front: Sequence[_Part],
+        after: Sequence[_Part],
+        holds: Sequence[int],
+        history_priority: int,
+        window: _Window,
+    ) -> tuple[_Kept, Assembled | None]:
+        """The prompt for a reply to the last message of the history, and what is kept of it, see `cut`.
 
-        The first messages, which `front` names, are always kept; of the others `dropped` at the front
-        are not, see `cut`. The prompt is None when the format refuses the order of roles of what is
-        kept. Raises ContentRefused, PromptTooLong. Long texts are encoded with the GIL released.
+        The messages are those of `front`, the history, and those of `after`. The prompt is None when the
+        format refuses the order of roles of what is kept. Raises ContentRefused, PromptTooLong. Long
+        texts are encoded with the GIL released.
         """
 
     def join(self, messages: _Messages, *, public: bytes, continues: bool) -> Assembled | None:
@@ -188,21 +196,30 @@ def join_prompt(
     """`ChatPieces.join` for messages whose places are given one by one. Raises ContentRefused."""
 
 def cut(
-    sizes: Sequence[tuple[bool, int]],
+    history: Sequence[tuple[str, int]],
     *,
-    protected: Sequence[tuple[str, int]],
-    limit: int,
-    reserve: int,
-    step: int,
-) -> tuple[int, int]:
-    """Which messages still go into the prompt for a reply to the last turn: (dropped, window_tokens).
+    front: Sequence[_Part],
+    after: Sequence[_Part],
+    tokens: Sequence[int],
+    format_tokens: int,
+    holds: Sequence[int],
+    history_priority: int,
+    window: _Window,
+) -> _Kept:
+    """What still goes into the prompt for a reply to the last turn: (dropped, left_out, window_tokens).
 
-    `sizes`: whether a message opens a turn (the first one does anyway), and its tokens; `protected` are
-    the names and tokens of the parts in every prompt. A fold over the turns: when a turn's opening does
-    not fit into `limit - reserve`, turns go at the front until `step` tokens are free. The same path
-    gives the same cut, and so does a path that begins at a cut of before. `window_tokens` are the
-    protected parts and all that is kept. Raises PromptTooLong, with names and numbers, when the
-    protected parts and the newest opening alone do not fit.
+    `history`: roles and tokens; `tokens` are those of the parts before (`front`) and after it, whose
+    names, priorities and blocks are given; `format_tokens` are in every prompt. A turn opens with a
+    user's message and the system texts just before it, or what comes first; messages of the history in
+    `holds` (indices) go on with the one before them.
+
+    A fold over the turns: when a turn's opening (`draft` tokens at least) does not fit into `limit -
+    reserve`, parts of a higher priority than the history go, the highest number first, blocks whole,
+    then the first `dropped` messages, whole turns, until `step` tokens are free. Parts of a lower
+    priority than the history but 0 go when the newest opening would not fit otherwise. What went does
+    not come back. The same path gives the same cut, and so does a path that begins at a cut of before.
+    `left_out` are indices of parts; `window_tokens` is all that is kept. Raises PromptTooLong, with names
+    and numbers, when the parts that never go and the newest opening alone do not fit.
     """
 
 _Place: TypeAlias = Literal["device", "host", "disk"]
@@ -450,6 +467,7 @@ def store_kv(
     v_cache: int,
     slots: bytes,
     *,
+    half: bool = False,
     scales: tuple[int, int] | None = None,
     kv_heads: int,
     head_dim: int,
@@ -458,10 +476,11 @@ def store_kv(
 ) -> None:
     """Write new K and V rows into their slots (page * page_size + row, u32).
 
-    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches and `scales` as in
-    `paged_attention`. An int8 row is symmetric: scale = largest magnitude / 127, numbers =
-    values / scale rounded to the nearest, ties to even; a value that is not finite makes the scale
-    NaN. The caller keeps the tensors alive. Raises ValueError on a bad slot.
+    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches, `half` and
+    `scales` as in `paged_attention`. A float16 value is the nearest, ties to even, and infinite above
+    65,504. An int8 row is symmetric: scale = largest magnitude / 127, numbers = values / scale rounded
+    to the nearest, ties to even; a value that is not finite makes the scale NaN. The caller keeps the
+    tensors alive. Raises ValueError on a bad slot.
     """
 
 def paged_attention(
@@ -470,6 +489,7 @@ def paged_attention(
     k_cache: int,
     v_cache: int,
     *,
+    half: bool = False,
     scales: tuple[int, int] | None = None,
     query_starts: bytes,
     context_lens: bytes,
@@ -486,8 +506,8 @@ def paged_attention(
     """Causal attention of a ragged batch over pages read in place, on the CPU.
 
     `out`, `q`: addresses of contiguous float32 [tokens, heads, head_dim]; `k_cache`, `v_cache`:
-    contiguous [pages, kv_heads, page_size, head_dim]. Without `scales` the caches are float32. With
-    `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
+    contiguous [pages, kv_heads, page_size, head_dim]. The caches are float32, with `half` float16.
+    With `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
     they are int8, and a value is the number times the scale of its row. `query_starts`: u32
     [sequences + 1], row ranges of `q`; `context_lens`: u32 [sequences], positions including the new
     ones, so the queries of a sequence are its last positions; `page_tables`: u32, all sequences'
@@ -560,6 +580,59 @@ class IntMatrix:
 
     def rows(self, out: int, token_ids: int, tokens: int) -> None:
         """The rows of the ids, int64 [tokens], as float32 [tokens, inputs]: a tied embedding."""
+
+@final
+class IntLayer:
+    """A layer of a decoder in one call: x += output(attention(qkv(norm(x)))), x += down(gate(norm(x))).
+
+    The steps are those of `IntMatrix`, `rotate`, `store_kv` and `paged_attention`, and so are the
+    results. It shares the matrices, to which no rows can be added any more; norms as in `IntMatrix`,
+    whose weights the caller keeps alive.
+    """
+
+    def __new__(
+        cls,
+        qkv: IntMatrix,
+        output: IntMatrix,
+        gate: IntMatrix,
+        down: IntMatrix,
+        *,
+        norm: tuple[int, float],
+        mlp_norm: tuple[int, float],
+        activation: Literal["silu", "gelu_tanh", "gelu_erf"],
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int | None = None,
+    ) -> Self:
+        """`qkv` has the rows of all heads of q, then k, then v; `gate` is gated. Raises ValueError unless
+        each matrix is filled and takes what the one before it gives."""
+
+    def run(
+        self,
+        x: int,
+        k_cache: int,
+        v_cache: int,
+        turns: tuple[int, int, int, int] | None,
+        *,
+        half: bool = False,
+        scales: tuple[int, int] | None = None,
+        slots: bytes,
+        query_starts: bytes,
+        context_lens: bytes,
+        page_tables: bytes,
+        page_starts: bytes,
+        pages: int,
+        page_size: int,
+    ) -> None:
+        """Move x, the address of float32 [tokens, inputs of qkv], through the layer, in place.
+
+        `turns`: addresses of the positions, int64 [tokens], and of a table of `rotate`, then its rows
+        and pairs; None for heads that do not turn. Caches and batch as in `paged_attention`, slots as in
+        `store_kv`. The caller keeps the tensors alive. Raises ValueError on what does not fit; x is
+        unchanged then. Releases the GIL.
+        """
 
 def rms_norm(out: int, x: int, weight: int, *, tokens: int, hidden: int, epsilon: float) -> None:
     """out = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467), row by row.

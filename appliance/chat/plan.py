@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import product
 from uuid import UUID
 
 from appliance.chat.catalog import Catalog
+from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
 from appliance.chat.history import prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
@@ -23,7 +25,7 @@ from appliance.errors import InvalidRequest, NotFound, TemplateError
 from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
-from appliance.prompt.fit import Fitted, fit
+from appliance.prompt.fit import Fitted, fit, fronts
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
@@ -57,7 +59,8 @@ class Plan:
     `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
     when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt. `prompt_version` is the version of the character that the prompt was made with.
+    prompt. `prompt_version` is the version of the character that the prompt was made with, `front` what
+    stands around the history, None for that of the turn before.
     """
 
     tenant: str
@@ -71,12 +74,24 @@ class Plan:
     onward: Onward
     anchor_id: UUID | None
     title: str | None
-    prompt_version: str
+    prompt_version: str | None
+    front: Front | None
 
     @property
     def prompt(self) -> Prompt:
         """What the engine is to answer."""
         return self.fitted.prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a prompt is cut from: the parts before the history, the history, the parts after it."""
+
+    front: list[PromptMessage]
+    history: list[PromptMessage]
+    after: list[PromptMessage]
+    history_priority: int
+    record: Front
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +150,12 @@ class Planner:
         )
         fitted = None if known is None else self._continued(conversation, known, user)
         node = None if fitted is None or known is None else known.node
+        front = None
         if fitted is None:
             if known is not None:
                 path = await self._path(conversation, parent_id)
-            fitted = await self._fit(conversation, path, user)
+            asked = await self._asked(conversation, path, user)
+            fitted, front = await self._fitted(asked), asked.record
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -152,7 +169,8 @@ class Planner:
             # A prompt that goes on drops what the one before it dropped.
             anchor_id=_anchor(path, fitted.dropped),
             title=None if conversation.title else title_of(text),
-            prompt_version=_version(conversation),
+            prompt_version=conversation.prompt_version,
+            front=front,
         )
 
     async def regenerate(
@@ -164,7 +182,8 @@ class Planner:
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
         path = await self._path_to_prompt(conversation, target)
-        fitted = await self._fit(conversation, path, None)
+        asked = await self._asked(conversation, path, None)
+        fitted = await self._fitted(asked)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -177,35 +196,34 @@ class Planner:
             onward=self._onward(conversation, path[-1].message_id, None, None),
             anchor_id=_anchor(path, fitted.dropped),
             title=None,
-            prompt_version=_version(conversation),
+            prompt_version=conversation.prompt_version,
+            front=asked.record,
         )
 
-    async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
-        """The prompt of a stored reply, computed again from its path."""
+    async def again(
+        self, *, tenant: str, conversation_id: UUID, message_id: UUID
+    ) -> tuple[tuple[Message, ...], Fitted, Front]:
+        """The path to the prompt of a stored reply, that prompt computed again, and what stands around
+        the history now. Raises NotFound, and InvalidRequest for a message that is no reply."""
         conversation = await self._conversation(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
-        return (await self._fit(conversation, path, None)).prompt
-
-    async def fitted(self, conversation: Conversation, path: tuple[Message, ...]) -> Fitted:
-        """The prompt that the last message of a path is answered with, as the version that the
-        conversation holds makes it."""
-        return await self._fit(conversation, path, None)
+        asked = await self._asked(conversation, path, None)
+        return path, await self._fitted(asked), asked.record
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID
-    ) -> tuple[Conversation, Prompt, Message | None]:
-        """The prompt of the reply that is shown, computed again, and that reply.
+    ) -> tuple[Conversation, Prompt, tuple[Message, ...]]:
+        """The path that is shown, and the prompt of the reply it ends with, computed again.
 
-        None for a reply where the head is no reply to a prompt; the prompt then ends with the head.
-        Raises NotFound, and InvalidRequest for a conversation without messages.
+        Where the head is no reply to a prompt, the prompt ends with the head. Raises NotFound, and
+        InvalidRequest for a conversation without messages.
         """
         conversation = await self._conversation(tenant, conversation_id)
         path = await self._path(conversation, conversation.head_id)
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
-        reply = path[-1] if len(path) > 1 and path[-1].role == "assistant" else None
-        asked = path if reply is None else path[:-1]
-        return conversation, (await self._fit(conversation, asked, None)).prompt, reply
+        asked = path[:-1] if len(path) > 1 and path[-1].role == "assistant" else path
+        return conversation, (await self.fitted(conversation, asked, None)).prompt, path
 
     async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
         """Prompts of which one begins every prompt this conversation can have had: each with the
@@ -213,15 +231,22 @@ class Planner:
         conversation = await self._conversation(tenant, conversation_id)
         messages = await self.ledger.messages(tenant, conversation_id)
         by_id = {message.message_id: message for message in messages}
-        starts = []
+        paths: list[tuple[Message, ...]] = []
         for message in messages:
             if message.role != "user":
                 continue
-            starts.append((await self._fit(conversation, (message,), None)).prompt)
+            paths.append((message,))
             greeting = by_id.get(message.parent_id) if message.parent_id is not None else None
             if greeting is not None and greeting.parent_id is None:
-                path = (greeting, message)
-                starts.append((await self._fit(conversation, path, None)).prompt)
+                paths.append((greeting, message))
+        starts = []
+        left = await self.ledger.left_prompt_versions(tenant, conversation_id)
+        for version, path in product({conversation.prompt_version, *left}, paths):
+            held = replace(conversation, prompt_version=version)
+            asked = await self._asked(held, path, None)
+            # A cut may have taken parts out of the front.
+            for front in fronts(asked.front):
+                starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
     async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
@@ -266,7 +291,7 @@ class Planner:
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
     ) -> Fitted | None:
         message = _new_message(user, conversation.tenant)
-        return continued(self.model.chat_format, known.tip, message, self._window())
+        return continued(self.model.chat_format, known.tip, message, self.window())
 
     def _onward(
         self,
@@ -285,18 +310,25 @@ class Planner:
         self, conversation: Conversation, leaf_id: UUID | None, user: NewMessage | None
     ) -> Prompt:
         path = await self._path(conversation, leaf_id)
-        return (await self._fit(conversation, path, user)).prompt
+        return (await self.fitted(conversation, path, user)).prompt
 
-    def _window(self) -> Window:
+    def window(self) -> Window:
+        """The room for prompts; raises EngineUnavailable before the context's size is known."""
         return window(
             limit=context_tokens(self.engine),
             reserve=self.limits.reply_reserve_tokens,
             step=self.limits.truncation_step_tokens,
         )
 
-    async def _fit(
+    async def fitted(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
+        """The prompt after a path and perhaps a new message, by the version that is held."""
+        return await self._fitted(await self._asked(conversation, path, user))
+
+    async def _asked(
+        self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
+    ) -> _Asked:
         chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         history = prompt_messages(
             spoken(path),
@@ -306,14 +338,33 @@ class Planner:
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
-        space = self._window()
-        chars = sum(len(message.content) for message in history if message.token_ids is None)
         rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
-        front = [part.message(namespace) for part in rendered.before]
-        after = [part.message(namespace) for part in rendered.after]
+        return _Asked(
+            front=[part.message(namespace) for part in rendered.before],
+            history=history,
+            after=[part.message(namespace) for part in rendered.after],
+            history_priority=rendered.history_priority,
+            record=front_of(
+                rendered,
+                version=chosen.version,
+                tokenizer=self.model.tokenizer.fingerprint,
+            ),
+        )
+
+    async def _fitted(self, asked: _Asked) -> Fitted:
+        space = self.window()
+        chars = sum(len(said.content) for said in asked.history if said.token_ids is None)
         return await off_loop(
-            chars, lambda: fit(self.model.chat_format, front, history, space, after=after)
+            chars,
+            lambda: fit(
+                self.model.chat_format,
+                asked.front,
+                asked.history,
+                space,
+                after=asked.after,
+                history_priority=asked.history_priority,
+            ),
         )
 
     async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
@@ -327,11 +378,6 @@ class Planner:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})
             raise TemplateError("the character's template cannot be rendered") from error
-
-
-def _version(conversation: Conversation) -> str:
-    assert conversation.prompt_version is not None, "`_conversation` gives one"
-    return conversation.prompt_version
 
 
 def _new_message(user: NewMessage, tenant: str) -> PromptMessage:

@@ -30,7 +30,7 @@ class KnownTurn:
     place_id: UUID | None
     node: Node
     tip: Tip
-    prompt_version: str
+    prompt_version: str | None
 
 
 class Tips:

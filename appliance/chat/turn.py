@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from appliance.chat.catalog import Catalog
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
+from appliance.chat.fronts import Fronts
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Plan, Planner
@@ -70,6 +71,7 @@ class Turns:
         self._limits = limits
         tips = Tips()
         self.coverage = Coverage()
+        self.fronts = Fronts()
         self.planner = Planner(
             ledger=ledger,
             engine=engine,
@@ -141,9 +143,10 @@ class Turns:
         It is the prompt that was sent as long as character, model and limits are the same. Raises
         NotFound, and InvalidRequest for a message that is no reply.
         """
-        return await self.planner.prompt_of(
+        _, fitted, _ = await self.planner.again(
             tenant=tenant, conversation_id=conversation_id, message_id=message_id
         )
+        return fitted.prompt
 
     @property
     def running(self) -> int:
@@ -260,9 +263,10 @@ class Turns:
     def _observe(self, key: Key, plan: Plan, admitted: Admitted) -> None:
         self.coverage.observe(
             key,
+            plan.fitted,
             parent_id=plan.parent_id,
-            dropped=plan.fitted.dropped,
             hit_tokens=admitted.prefix_hit_tokens,
+            prompt_version=plan.prompt_version,
         )
 
     def _known(self, plan: Plan, reply: Reply) -> KnownTurn | None:
@@ -304,6 +308,10 @@ class Turns:
                 parent_id=plan.parent_id,
                 reply_id=plan.assistant_id,
                 reply_tokens=count(reply.token_ids or b""),
+                prompt_version=plan.prompt_version,
+            )
+            self.fronts.put(
+                key, reply_id=plan.assistant_id, parent_id=plan.parent_id, front=plan.front
             )
         self._running.release(key)
         if error is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from appliance.cli.prompt_compare import add_diff, add_replay, run_diff, run_replay
+from appliance.cli.prompt_explain import add_explain, run_explain
 from appliance.cli.prompt_registry import (
     add_export,
     add_history,
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Na
     "history": (add_history, run_history),
     "diff": (add_diff, run_diff),
     "replay": (add_replay, run_replay),
+    "explain": (add_explain, run_explain),
     "import": (add_import, run_import),
     "export": (add_export, run_export),
 }

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from appliance._core import Tokenizer
 from appliance.chat.events import Delta, Event, TurnStarted, Usage
+from appliance.chat.prompt_explanation import CAUSES, PromptExplanation
 from appliance.prompt.characters import Character
 from appliance.prompt.messages import Prompt
 from appliance.server.sse import event_bytes
@@ -27,13 +28,14 @@ def character_fields(character: Character) -> dict[str, Any]:
 
 
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:
-    """One conversation without its messages."""
+    """One conversation without its messages; `is_cut` once a prompt of it had to leave some out."""
     return {
         "id": conversation.conversation_id,
         "title": conversation.title,
         "character": conversation.character,
         "head_id": conversation.head_id,
         "prompt_version": conversation.prompt_version,
+        "is_cut": conversation.anchor_id is not None,
         "created_at": conversation.created_at,
         "updated_at": conversation.updated_at,
     }
@@ -79,6 +81,23 @@ def prompt_fields(prompt: Prompt, tokenizer: Tokenizer) -> dict[str, Any]:
             {"name": part.name, "zone": part.zone.value, "role": part.role, "tokens": part.tokens}
             for part in prompt.parts
         ],
+    }
+
+
+def explanation_fields(explanation: PromptExplanation) -> dict[str, Any]:
+    """What a prompt was made of."""
+    fields = ("is_as_sent", "tokens", "prompt_tokens", "cached_tokens", "limit", "reserve", "step")
+    return {
+        **{name: getattr(explanation, name) for name in fields},
+        "parts": explanation.parts,
+        "messages_dropped": explanation.messages_dropped,
+        "parts_dropped": explanation.parts_dropped,
+        "context_begins_at": explanation.context_begins_at,
+        "shared_tokens": explanation.shared_tokens,
+        "cause": explanation.cause,
+        "why": CAUSES[explanation.cause],
+        "detail": explanation.detail,
+        "first_difference": explanation.first_difference,
     }
 
 

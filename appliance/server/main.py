@@ -22,6 +22,7 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.publishing import fill_empty
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
@@ -181,6 +182,7 @@ def build_services(
         config=config,
         turns=turns,
         cache_view=CacheView(engine=engine, planner=turns.planner, tips=turns.tips, model=text),
+        prompt_view=PromptView(planner=turns.planner, fronts=turns.fronts, model=text),
         conversations=Conversations(ledger=ledger, running=running, catalog=catalog),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,

@@ -11,6 +11,7 @@ from appliance.chat.cache_view import CacheView
 from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.turn import Turns
 from appliance.config import Config
 from appliance.server.drain import Drain
@@ -30,6 +31,7 @@ class Services:
     completions: Completions
     engine: Engines
     cache_view: CacheView
+    prompt_view: PromptView
     catalog: Catalog
     tokenizer: Tokenizer
     metrics: Metrics

@@ -162,6 +162,11 @@ class Ledger:
         """Make the conversation's next prompts with another version of its character."""
         return await self._change("set_prompt_version", tenant, conversation_id, version)
 
+    async def left_prompt_versions(self, tenant: str, conversation_id: UUID) -> tuple[str, ...]:
+        """The versions that a conversation was asked to leave, the latest last."""
+        rows = await self._fetch("left_prompt_versions", tenant, conversation_id)
+        return tuple(version for row in rows for version in row["versions"] if version)
+
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""
         tries = 0
