@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from uuid import UUID
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
 from appliance.chat.history import prompt_messages, spoken, title_of
@@ -20,7 +21,7 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.errors import InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
@@ -57,7 +58,8 @@ class Plan:
     `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
     when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt. `front` is what stands around the history, None for that of the turn before.
+    prompt. `front` is what stands around the history, None for that of the turn before;
+    `prompt_version` the version of the character that the prompt was made with.
     """
 
     tenant: str
@@ -72,6 +74,7 @@ class Plan:
     anchor_id: UUID | None
     title: str | None
     front: Front | None
+    prompt_version: str
 
     @property
     def prompt(self) -> Prompt:
@@ -97,7 +100,7 @@ class Planner:
     ledger: Ledger
     engine: EngineAccess
     model: ModelText
-    characters: Characters
+    catalog: Catalog
     limits: ChatLimits
     tips: Tips
     new_id: Callable[[], UUID]
@@ -114,11 +117,13 @@ class Planner:
         """The plan of a new message, or the turn that is already stored under its key."""
         self._check_text(text)
         text = storable(text)
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         parent_id = conversation.head_id if isinstance(parent, Place) else parent
         # A head was not deleted; of another parent, only the path tells.
         at_head = parent_id is not None and parent_id == conversation.head_id
         known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
+        if known is not None and known.prompt_version != conversation.prompt_version:
+            known = None  # its front is that of another version
         path = () if known is not None else await self._path(conversation, parent_id)
         if turn_key is not None:
             places = [parent_id]
@@ -129,7 +134,7 @@ class Planner:
             for place in places:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
-                    return stored
+                    return replace(stored, prompt_version=conversation.prompt_version)
         tokenizer = self.model.tokenizer
         namespace = tenant_namespace(tenant)
         token_ids = await off_loop(
@@ -164,13 +169,14 @@ class Planner:
             anchor_id=_anchor(path, fitted.dropped),
             title=None if conversation.title else title_of(text),
             front=front,
+            prompt_version=_version(conversation),
         )
 
     async def regenerate(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
     ) -> Plan:
         """The plan of another reply beside a stored one (the head when None)."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         target = message_id or conversation.head_id
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
@@ -190,6 +196,7 @@ class Planner:
             anchor_id=_anchor(path, fitted.dropped),
             title=None,
             front=asked.record,
+            prompt_version=_version(conversation),
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
@@ -204,10 +211,15 @@ class Planner:
     ) -> tuple[tuple[Message, ...], Fitted, Front]:
         """The path to the prompt of a stored reply, that prompt computed again, and what stands around
         the history now. Raises as `prompt_of`."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
         asked = await self._asked(conversation, path, None)
         return path, await self._fitted(asked), asked.record
+
+    async def fitted(self, conversation: Conversation, path: tuple[Message, ...]) -> Fitted:
+        """The prompt that the last message of a path is answered with, as the version that the
+        conversation holds makes it."""
+        return await self._fit(conversation, path, None)
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID
@@ -217,7 +229,7 @@ class Planner:
         Where the head is no reply to a prompt, the prompt ends with the head. Raises NotFound, and
         InvalidRequest for a conversation without messages.
         """
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         path = await self._path(conversation, conversation.head_id)
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
@@ -227,7 +239,7 @@ class Planner:
     async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
         """Prompts of which one begins every prompt this conversation can have had: each with the
         operator's text and one message of a user, which is the last of its parts but the header."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         messages = await self.ledger.messages(tenant, conversation_id)
         by_id = {message.message_id: message for message in messages}
         paths: list[tuple[Message, ...]] = []
@@ -245,6 +257,15 @@ class Planner:
             for front in fronts(asked.front):
                 starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
+
+    async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
+        """The conversation with the version that its prompts are made with: one that has none yet takes
+        `production`, and its next turn that is stored pins it."""
+        conversation = await self.ledger.get(tenant, conversation_id)
+        if conversation.prompt_version is not None:
+            return conversation
+        chosen = self.catalog.current.get(conversation.character)
+        return replace(conversation, prompt_version=chosen.version)
 
     def _check_text(self, text: str) -> None:
         if not text.strip():
@@ -316,16 +337,16 @@ class Planner:
     async def _asked(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> _Asked:
-        character = self.characters.get(conversation.character)
+        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            character=character,
+            character=chosen.character,
             tokenizer=self.model.tokenizer.fingerprint,
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
-        rendered = await self._rendered(conversation, character)
+        rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         return _Asked(
             front=[part.message(namespace) for part in rendered.before],
@@ -334,7 +355,7 @@ class Planner:
             history_priority=rendered.history_priority,
             record=front_of(
                 rendered,
-                version=self.characters.template_of(character).version,
+                version=chosen.template.version,
                 tokenizer=self.model.tokenizer.fingerprint,
             ),
         )
@@ -354,17 +375,22 @@ class Planner:
             ),
         )
 
-    async def _rendered(self, conversation: Conversation, character: Character) -> Rendered:
+    async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
         """The character's template for this conversation: the same in each of its turns."""
-        template = self.characters.template_of(character)
+        character = chosen.character
         frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
         # In a thread: a template may take its time, and other chats shall not wait for it.
         try:
-            return await asyncio.to_thread(template.render, character.values(), frozen)
+            return await asyncio.to_thread(chosen.template.render, character.values(), frozen)
         except TemplateError as error:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})
             raise TemplateError("the character's template cannot be rendered") from error
+
+
+def _version(conversation: Conversation) -> str:
+    assert conversation.prompt_version is not None, "`_conversation` gives one"
+    return conversation.prompt_version
 
 
 def _new_message(user: NewMessage, tenant: str) -> PromptMessage:

@@ -35,6 +35,7 @@ def conversation_fields(conversation: Conversation) -> dict[str, Any]:
         "character": conversation.character,
         "head_id": conversation.head_id,
         "is_cut": conversation.anchor_id is not None,
+        "prompt_version": conversation.prompt_version,
         "created_at": conversation.created_at,
         "updated_at": conversation.updated_at,
     }
@@ -110,6 +111,7 @@ def turn_events(event: Event) -> Iterator[bytes]:
             "prompt_tokens": event.prompt_tokens,
             "prefix_hit_tokens": event.prefix_hit_tokens,
             "messages_dropped": event.messages_dropped,
+            "prompt_version": event.prompt_version,
         }
         yield event_bytes(started, event="turn")
     elif isinstance(event, Delta):

@@ -156,6 +156,12 @@ class Ledger:
         """Set the title; raises InvalidRequest when it is longer than TITLE_CHARACTERS_MAX."""
         return await self._change("rename", tenant, conversation_id, _checked_title(title))
 
+    async def set_prompt_version(
+        self, tenant: str, conversation_id: UUID, version: str
+    ) -> Conversation:
+        """Make the conversation's next prompts with another version of its character."""
+        return await self._change("set_prompt_version", tenant, conversation_id, version)
+
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""
         tries = 0
