@@ -106,7 +106,7 @@ def v3(**data: Any) -> dict[str, Any]:
     return {**document, "spec": "chara_card_v3", "spec_version": "3.0"}
 
 
-BOOK = {
+BOOK: dict[str, Any] = {
     "name": "The coast",
     "scan_depth": 4,
     "token_budget": 200,
@@ -164,7 +164,6 @@ def _v1_cards() -> tuple[Made, ...]:
 
 
 def _v2_cards() -> tuple[Made, ...]:
-    image_text = chunk(b"tEXt", b"Software\0a painter")
     return (
         _json("v2", v2()),
         _json("v2 with swipes", v2(alternate_greetings=["Hey {{user}}", "", "You again?"])),
@@ -174,10 +173,10 @@ def _v2_cards() -> tuple[Made, ...]:
         _json("v2 with every macro", v2(description=EVERY_MACRO)),
         _json(
             "v2 in every script",
-            v2(name='Míra "the Öwl": v2 🦉', description="名前\n\tпривет\u2028"),
+            v2(name='Míra "the Öwl": v2 🦉', description="名前\n\tשלום \u2028"),
         ),
         _png("v2 in a png", "chara", v2()),
-        _png("v2 in a png with other text", "chara", v2(), image_text),
+        Made(name="v2 in an apng", data=_apng(v2()), document=v2(), kind="png"),
     )
 
 
@@ -185,6 +184,25 @@ EVERY_MACRO = (
     "{{char}} <BOT> <char> {{USER}} <user> {{random:a,b\\,c}} {{pick::x::y}} {{roll:d6}} {{roll:20}} "
     "{{// nobody reads this}}{{comment: nor this}}{{hidden_key:owl}}{{reverse:abc}} {{unknown}} {% if %}"
 )
+
+
+def _apng(document: dict[str, Any]) -> bytes:
+    """Two frames, with a text of the painter's program behind the card."""
+    header, data, end = pixels()
+    frame = struct.pack(">IIIIHHBB", 32, 48, 0, 0, 1, 10, 0, 0)
+    return png_file(
+        [
+            header,
+            chunk(b"acTL", struct.pack(">II", 2, 0)),
+            text_chunk("chara", document),
+            chunk(b"tEXt", b"Software\0a painter"),
+            chunk(b"fcTL", struct.pack(">I", 0) + frame),
+            data,
+            chunk(b"fcTL", struct.pack(">I", 1) + frame),
+            chunk(b"fdAT", struct.pack(">I", 2) + data[8:-4]),
+            end,
+        ]
+    )
 
 
 def _v2_odd_cards() -> tuple[Made, ...]:

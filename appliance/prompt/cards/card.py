@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from appliance.prompt.cards.image import Image
+from appliance.prompt.lore.lorebook import Lorebook
 
 
 class Version(Enum):
@@ -29,8 +30,8 @@ class Card:
     """A card. `text` is its JSON as it came, and the truth: the other fields are what is used of it.
 
     Texts hold macros as they were written. `greeting` and `examples` are the formats' `first_mes` and
-    `mes_example`. `lorebook` is the JSON of `character_book`, '' without one. `files` are the other
-    files of a CHARX by path; `image` is the portrait, which is one of these or the PNG itself.
+    `mes_example`. `lorebooks` holds its `character_book`, if there is one. `files` are the other files
+    of a CHARX by path; `image` is the portrait, which is one of these or the PNG itself.
     `warnings` are sentences for the reader who imports it.
     """
 
@@ -47,7 +48,7 @@ class Card:
     examples: str
     system_prompt: str
     post_history_instructions: str
-    lorebook: str
+    lorebooks: tuple[Lorebook, ...]
     creator: str
     creator_notes: str
     character_version: str

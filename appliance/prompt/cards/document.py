@@ -12,10 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from appliance.errors import CardError
+from appliance.errors import CardError, InvalidRequest
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.image import Image
-from appliance.prompt.cards.json_document import parse_document, written
+from appliance.prompt.cards.json_document import parse_document
+from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 
 NAME_CHARS_MAX = 128
 TEXT_CHARS_MAX = 256 * 1024
@@ -40,7 +41,7 @@ def read_document(
     text, document = parse_document(data, where)
     version, root, said = _version_of(document, where)
     fields = _Fields(root, "" if version is Version.V1 else "data.")
-    book = _lorebook(document, root, version, said)
+    books = () if version is Version.V1 else _lorebooks(document, root, said)
     if root is not document:
         outer = document.get("name")
         if isinstance(outer, str) and isinstance(root.get("name"), str) and outer != root["name"]:
@@ -63,7 +64,7 @@ def read_document(
         examples=fields.text("mes_example"),
         system_prompt=fields.text("system_prompt"),
         post_history_instructions=fields.text("post_history_instructions"),
-        lorebook=book,
+        lorebooks=books,
         creator=fields.shown("creator"),
         creator_notes=fields.shown("creator_notes"),
         character_version=fields.shown("character_version"),
@@ -110,21 +111,20 @@ def _newer(given: Any, version: Version) -> list[str]:
     return []
 
 
-def _lorebook(
-    document: dict[str, Any], root: dict[str, Any], version: Version, said: list[str]
-) -> str:
-    """The lorebook's JSON; null is none, and one beside `data` in place of in it is found."""
-    book = root.get("character_book")
-    if book is None and root is not document and document.get("character_book") is not None:
-        book = document["character_book"]
-        said.append(
-            "character_book: it stands beside `data` and not in it; it is used all the same"
-        )
-    if book is None or book == "" or version is Version.V1:
-        return ""
-    if not isinstance(book, dict):
-        raise CardError("data.character_book: expected an object", param="data.character_book")
-    return written(book)
+def _lorebooks(
+    document: dict[str, Any], root: dict[str, Any], said: list[str]
+) -> tuple[Lorebook, ...]:
+    """The card's lorebook; null is none, and one beside `data` in place of in it is found."""
+    path = "data.character_book"
+    value = root.get("character_book")
+    if value is None and root is not document and document.get("character_book") is not None:
+        path, value = "character_book", document["character_book"]
+        said.append(f"{path}: it stands beside `data` and not in it; it is used all the same")
+    try:
+        book = read_lorebook(value, path=path)
+    except InvalidRequest as error:
+        raise CardError(error.message, param=error.param) from error
+    return () if book is None else (book,)
 
 
 class _Fields:

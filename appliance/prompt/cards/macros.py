@@ -57,7 +57,7 @@ class Macros:
         """
         run = _Run(macros=self, draws=self.frozen.macros(f"card {part}"))
         stack: list[list[str]] = [[]]
-        size = 0
+        size = len(text)
         at = 0
         for token in _TOKENS.finditer(text):
             stack[-1].append(text[at : token.start()])
@@ -69,12 +69,16 @@ class Macros:
                     continue
                 _unclose(stack)
                 continue
-            if found == "}}":
-                said = found if len(stack) == 1 else run.value("".join(stack.pop()))
+            if found == "}}" and len(stack) > 1:
+                inner = "".join(stack.pop())
+                said = run.value(inner)
+                size -= len(inner) + 2
+            elif found == "}}":
+                said = found
             else:
                 said = run.named(found[1:-1].lower())
             stack[-1].append(said)
-            size += len(said)
+            size += len(said) - len(found)
             if size > OUTPUT_CHARS_MAX:
                 raise CardError(
                     f"{part}: more than {OUTPUT_CHARS_MAX} characters once macros are replaced",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import struct
 import zlib
 from collections.abc import Iterator
@@ -77,6 +78,7 @@ def write_png(image: Image, keyword: str, json: bytes) -> bytes:
     return image.data[:after_header] + _chunk(b"tEXt", body) + image.data[after_header:]
 
 
+@functools.cache
 def plain_png(width: int, height: int, rgb: tuple[int, int, int]) -> Image:
     """An image of one colour, for a card that has none of its own."""
     row = b"\0" + bytes(rgb) * width
