@@ -173,7 +173,7 @@ def _v2_cards() -> tuple[Made, ...]:
         _json("v2 with every macro", v2(description=EVERY_MACRO)),
         _json(
             "v2 in every script",
-            v2(name='Míra "the Öwl": v2 🦉', description="名前\n\tשלום \u2028"),
+            v2(name='Míra "the Öwl": v2 🦉', description="名前\n\t\u2028"),
         ),
         _png("v2 in a png", "chara", v2()),
         Made(name="v2 in an apng", data=_apng(v2()), document=v2(), kind="png"),
