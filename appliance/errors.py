@@ -87,6 +87,12 @@ class Unauthorized(ApplianceError):
     code = "invalid_api_key"
 
 
+class NotAllowed(ApplianceError):
+    """The caller is known, and may not do this."""
+
+    code = "not_allowed"
+
+
 class Overloaded(ApplianceError):
     """A queue is full; try again after `retry_after_s`."""
 

@@ -27,6 +27,7 @@ STATUS: dict[str, int] = {
     "context_length_exceeded": 400,
     "invalid_api_key": 401,
     "forbidden_origin": 403,
+    "not_allowed": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "body_timeout": 408,
