@@ -57,10 +57,16 @@ class InvalidRequest(ApplianceError):
     code = "invalid_request"
 
 
-class CardError(InvalidRequest):
+class InvalidCard(InvalidRequest):
     """A character card is damaged, too large or no card at all; names the field and the limit."""
 
     code = "invalid_card"
+
+
+class InvalidBundle(InvalidRequest):
+    """The files of a character are too many, too large or damaged; names character, file and limit."""
+
+    code = "invalid_bundle"
 
 
 class ContextLengthExceeded(InvalidRequest):
@@ -79,6 +85,12 @@ class Conflict(ApplianceError):
     """The conversation moved on, or a turn of it is already running."""
 
     code = "conflict"
+
+
+class LabelProtected(Conflict):
+    """A protected label moves only when the caller names it once more."""
+
+    code = "label_protected"
 
 
 class Unauthorized(ApplianceError):

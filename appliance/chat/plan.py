@@ -14,19 +14,18 @@ from functools import partial
 from uuid import UUID
 
 from appliance.chat.generation import Onward
-from appliance.chat.history import prompt_messages, spoken, title_of
+from appliance.chat.history import frozen_of, prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.errors import InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import Character, Characters
+from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
+from appliance.prompt.characters import Characters, CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
@@ -277,18 +276,18 @@ class Planner:
     async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
-        character = self.characters.get(conversation.character)
+        chosen = self.characters.get(conversation.character)
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            character=character,
+            greetings=await self._shared_greetings(conversation, chosen, path),
             tokenizer=self.model.tokenizer.fingerprint,
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
         space = self._window()
         chars = sum(len(message.content) for message in history if message.token_ids is None)
-        rendered = await self._rendered(conversation, character)
+        rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         front = [part.message(namespace) for part in rendered.before]
         after = [part.message(namespace) for part in rendered.after]
@@ -296,14 +295,25 @@ class Planner:
             chars, lambda: fit(self.model.chat_format, front, history, space, after=after)
         )
 
-    async def _rendered(self, conversation: Conversation, character: Character) -> Rendered:
+    async def _shared_greetings(
+        self, conversation: Conversation, chosen: CharacterVersion, path: tuple[Message, ...]
+    ) -> frozenset[str]:
+        """The greetings that are the same for all, if the path begins with one."""
+        if not path or path[0].role != "assistant":
+            return frozenset()
+        frozen = frozen_of(conversation)
+        chars = 0 if chosen.card is None else len(chosen.card.text)
+        greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
+        return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
+
+    async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
         """The character's template for this conversation: the same in each of its turns."""
-        template = self.characters.template_of(character)
-        frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
+        character = chosen.character
+        frozen = frozen_of(conversation)
         # In a thread: a template may take its time, and other chats shall not wait for it.
         try:
-            return await asyncio.to_thread(template.render, character.values(), frozen)
-        except TemplateError as error:
+            return await asyncio.to_thread(chosen.render, frozen)
+        except (TemplateError, InvalidCard) as error:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})
             raise TemplateError("the character's template cannot be rendered") from error

@@ -37,7 +37,7 @@ _LOCAL = Caller(tenant=LOCAL_TENANT, is_operator=True)
 
 
 class Keys:
-    """The configured keys. Without any, everybody on this machine is the tenant `local` and the operator."""
+    """The configured keys. Without any, everybody on this machine is the tenant `local`, and operator."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
         self._entries = tuple(entries)

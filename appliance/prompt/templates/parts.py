@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
@@ -51,7 +51,18 @@ class Rendered:
     before: tuple[RenderedPart, ...]
     after: tuple[RenderedPart, ...]
 
+    def private(self) -> Rendered:
+        """The same parts with none of them public: what they say belongs to one conversation."""
+        return Rendered(
+            before=tuple(_private(part) for part in self.before),
+            after=tuple(_private(part) for part in self.after),
+        )
+
     @property
     def parts(self) -> tuple[RenderedPart, ...]:
         """All parts in order; the conversation's messages are not among them."""
         return self.before + self.after
+
+
+def _private(part: RenderedPart) -> RenderedPart:
+    return replace(part, scope=max(part.scope, Scope.CONVERSATION))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.macros import Expanded, Macros
 from appliance.prompt.cards.reading import read_card
@@ -102,7 +102,7 @@ def test_a_macro_costs_what_its_text_is_long(text: str) -> None:
 def test_a_text_that_macros_make_too_large_is_refused() -> None:
     frozen = macros().frozen
     long = Macros(char="x" * 128, user="User", frozen=frozen)
-    with pytest.raises(CardError, match="scenario: more than 1048576 characters"):
+    with pytest.raises(InvalidCard, match="scenario: more than 1048576 characters"):
         long.expand("{{char}}" * 10_000, "scenario")
 
 

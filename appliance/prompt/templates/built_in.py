@@ -1,0 +1,65 @@
+"""The built-in templates, and the name that asks for the default. Never: which character uses which."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from appliance.prompt.templates.compiling import template_of
+from appliance.prompt.templates.template import Template
+
+DEFAULT_TEMPLATE = "default"
+
+_DEFAULT = """\
+name: default
+description: The character's system text, then the conversation.
+inputs:
+  character:
+    type: map
+    scope: character
+    sample: {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.}
+---
+# Without a system text the model keeps its own.
+- name: system
+  zone: character
+  role: system
+  if: character.system
+  content: "{{ character.system }}"
+- name: history
+  zone: history
+"""
+
+_CARD = """\
+name: card
+description: A character card: its system text, its example dialogues one by one, the conversation.
+inputs:
+  character:
+    type: map
+    scope: character
+    sample: {id: mara, name: Mara, description: "", system: You are Mara., examples: ["User: Hello?"]}
+---
+- name: system
+  zone: character
+  role: system
+  content: "{{ character.system }}"
+# Each dialogue is a part of its own, so that it is in a prompt as a whole or not at all.
+- name: example
+  zone: character
+  role: system
+  for_each: dialogue in character.examples
+  truncation_priority: 1
+  content: "An example of how {{ character.name }} talks:\\n{{ dialogue }}"
+- name: history
+  zone: history
+"""
+
+
+@cache
+def built_in() -> Template:
+    """The template of a character that names none."""
+    return template_of(_DEFAULT, "the built-in template")
+
+
+@cache
+def of_cards() -> Template:
+    """The template of a character that is a card."""
+    return template_of(_CARD, "the built-in template of cards")
