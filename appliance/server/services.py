@@ -8,6 +8,7 @@ from aiohttp import web
 
 from appliance._core import Tokenizer
 from appliance.chat.cache_view import CacheView
+from appliance.chat.card_import import CardImport
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
@@ -31,6 +32,7 @@ class Services:
     engine: Engines
     cache_view: CacheView
     characters: Characters
+    card_import: CardImport
     tokenizer: Tokenizer
     metrics: Metrics
     drain: Drain
