@@ -30,7 +30,7 @@ inputs:
 
 _CARD = """\
 name: card
-description: A character card: its system text, its example dialogues one by one, the conversation.
+description: The system text of a character card, its example dialogues one by one, the conversation.
 inputs:
   character:
     type: map
