@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.history import frozen_of
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
-from appliance.prompt.characters import Characters
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Cursor, Message, NewGreeting
 
@@ -29,12 +29,12 @@ class Conversations:
         *,
         ledger: Ledger,
         running: RunningTurns,
-        characters: Characters,
+        catalog: Catalog,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
         self._ledger = ledger
         self._running = running
-        self._characters = characters
+        self._catalog = catalog
         self._new_id = new_id
 
     async def open(
@@ -44,7 +44,7 @@ class Conversations:
 
         Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
         """
-        chosen = self._characters.get(character)
+        chosen = self._catalog.current.get(character)
         conversation = await self._ledger.create(
             tenant, self._new_id(), title=title, character=chosen.character.id
         )
@@ -56,7 +56,8 @@ class Conversations:
         return await self._ledger.append_greetings(
             tenant,
             conversation.conversation_id,
-            [
+            prompt_version=chosen.version,
+            greetings=[
                 NewGreeting(message_id=self._new_id(), turn_key=self._new_id(), text=greeting.text)
                 for greeting in greetings
             ],
@@ -87,6 +88,20 @@ class Conversations:
     async def rename(self, *, tenant: str, conversation_id: UUID, title: str) -> Conversation:
         """Set the title; raises InvalidRequest for one that is too long."""
         return await self._ledger.rename(tenant, conversation_id, title)
+
+    async def set_prompt_version(
+        self, *, tenant: str, conversation_id: UUID, reference: str
+    ) -> tuple[str | None, Conversation]:
+        """(version before, conversation) once its next turns are made with another version.
+
+        `reference` is a label or the beginning of a version of its character. A turn that runs is stored
+        as it is. Raises NotFound and InvalidRequest for what means no version, TemplateError for one that
+        cannot be used.
+        """
+        before = await self._ledger.get(tenant, conversation_id)
+        chosen = await self._catalog.resolve(before.character, reference)
+        after = await self._ledger.set_prompt_version(tenant, conversation_id, chosen.version)
+        return before.prompt_version, after
 
     async def delete(self, *, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages.

@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from uuid import UUID
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.generation import Onward
 from appliance.chat.history import frozen_of, prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import Characters, CharacterVersion
+from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit
@@ -55,7 +56,7 @@ class Plan:
     `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
     when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt.
+    prompt. `prompt_version` is the version of the character that the prompt was made with.
     """
 
     tenant: str
@@ -69,6 +70,7 @@ class Plan:
     onward: Onward
     anchor_id: UUID | None
     title: str | None
+    prompt_version: str
 
     @property
     def prompt(self) -> Prompt:
@@ -83,7 +85,7 @@ class Planner:
     ledger: Ledger
     engine: EngineAccess
     model: ModelText
-    characters: Characters
+    catalog: Catalog
     limits: ChatLimits
     tips: Tips
     new_id: Callable[[], UUID]
@@ -100,11 +102,13 @@ class Planner:
         """The plan of a new message, or the turn that is already stored under its key."""
         self._check_text(text)
         text = storable(text)
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         parent_id = conversation.head_id if isinstance(parent, Place) else parent
         # A head was not deleted; of another parent, only the path tells.
         at_head = parent_id is not None and parent_id == conversation.head_id
         known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
+        if known is not None and known.prompt_version != conversation.prompt_version:
+            known = None  # its front is that of another version
         path = () if known is not None else await self._path(conversation, parent_id)
         if turn_key is not None:
             places = [parent_id]
@@ -147,13 +151,14 @@ class Planner:
             # A prompt that goes on drops what the one before it dropped.
             anchor_id=_anchor(path, fitted.dropped),
             title=None if conversation.title else title_of(text),
+            prompt_version=_version(conversation),
         )
 
     async def regenerate(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
     ) -> Plan:
         """The plan of another reply beside a stored one (the head when None)."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         target = message_id or conversation.head_id
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
@@ -171,11 +176,12 @@ class Planner:
             onward=self._onward(conversation, path[-1].message_id, None, None),
             anchor_id=_anchor(path, fitted.dropped),
             title=None,
+            prompt_version=_version(conversation),
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
         """The prompt of a stored reply, computed again from its path."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
         return (await self._fit(conversation, path, None)).prompt
 
@@ -187,7 +193,7 @@ class Planner:
         None for a reply where the head is no reply to a prompt; the prompt then ends with the head.
         Raises NotFound, and InvalidRequest for a conversation without messages.
         """
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         path = await self._path(conversation, conversation.head_id)
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
@@ -198,7 +204,7 @@ class Planner:
     async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
         """Prompts of which one begins every prompt this conversation can have had: each with the
         operator's text and one message of a user, which is the last of its parts but the header."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         messages = await self.ledger.messages(tenant, conversation_id)
         by_id = {message.message_id: message for message in messages}
         starts = []
@@ -211,6 +217,15 @@ class Planner:
                 path = (greeting, message)
                 starts.append((await self._fit(conversation, path, None)).prompt)
         return tuple(starts)
+
+    async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
+        """The conversation with the version that its prompts are made with: one that has none yet takes
+        `production`, and its next turn that is stored pins it."""
+        conversation = await self.ledger.get(tenant, conversation_id)
+        if conversation.prompt_version is not None:
+            return conversation
+        chosen = self.catalog.current.get(conversation.character)
+        return replace(conversation, prompt_version=chosen.version)
 
     def _check_text(self, text: str) -> None:
         if not text.strip():
@@ -276,7 +291,7 @@ class Planner:
     async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
-        chosen = self.characters.get(conversation.character)
+        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
@@ -317,6 +332,11 @@ class Planner:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})
             raise TemplateError("the character's template cannot be rendered") from error
+
+
+def _version(conversation: Conversation) -> str:
+    assert conversation.prompt_version is not None, "`_conversation` gives one"
+    return conversation.prompt_version
 
 
 def _new_message(user: NewMessage, tenant: str) -> PromptMessage:

@@ -22,13 +22,15 @@ TIPS_MAX = 65_536
 class KnownTurn:
     """A stored turn whose tokens an engine has.
 
-    `reply_id` is its end, `place_id` what its user's message answered.
+    `reply_id` is its end, `place_id` what its user's message answered, `prompt_version` what its prompt
+    was made with.
     """
 
     reply_id: UUID
     place_id: UUID | None
     node: Node
     tip: Tip
+    prompt_version: str
 
 
 class Tips:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
 from appliance.chat.generation import Generation
@@ -24,7 +25,6 @@ from appliance.chat.prompting import context_tokens, room_for_reply
 from appliance.chat.reply import Reply, encoding_of, remember
 from appliance.chat.running import Key, RunningTurns
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.prompt.characters import Characters
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -60,7 +60,7 @@ class Turns:
         running: RunningTurns,
         engine: EngineAccess,
         model: ModelText,
-        characters: Characters,
+        catalog: Catalog,
         limits: ChatLimits,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
@@ -74,7 +74,7 @@ class Turns:
             ledger=ledger,
             engine=engine,
             model=model,
-            characters=characters,
+            catalog=catalog,
             limits=limits,
             tips=tips,
             new_id=new_id,
@@ -249,6 +249,7 @@ class Turns:
             assistant=assistant,
             title=plan.title,
             anchor_id=plan.anchor_id,
+            prompt_version=plan.prompt_version,
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
@@ -278,7 +279,11 @@ class Turns:
         if tip is None:
             return None
         return KnownTurn(
-            reply_id=plan.assistant_id, place_id=plan.place_id, node=reply.node, tip=tip
+            reply_id=plan.assistant_id,
+            place_id=plan.place_id,
+            node=reply.node,
+            tip=tip,
+            prompt_version=plan.prompt_version,
         )
 
     def _stored(
@@ -321,6 +326,7 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
         prompt_tokens=plan.prompt.tokens,
         prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
         messages_dropped=plan.fitted.dropped,
+        prompt_version=plan.prompt_version,
     )
 
 

@@ -21,6 +21,7 @@ def conversation_fields(conversation: Conversation) -> dict[str, Any]:
         "title": conversation.title,
         "character": conversation.character,
         "head_id": conversation.head_id,
+        "prompt_version": conversation.prompt_version,
         "created_at": conversation.created_at,
         "updated_at": conversation.updated_at,
     }
@@ -79,6 +80,7 @@ def turn_events(event: Event) -> Iterator[bytes]:
             "prompt_tokens": event.prompt_tokens,
             "prefix_hit_tokens": event.prefix_hit_tokens,
             "messages_dropped": event.messages_dropped,
+            "prompt_version": event.prompt_version,
         }
         yield event_bytes(started, event="turn")
     elif isinstance(event, Delta):

@@ -22,10 +22,14 @@ class CreateConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """PATCH /api/conversations/{id}; what is absent stays."""
+    """PATCH /api/conversations/{id}; what is absent stays.
+
+    `prompt_version` is a label of the conversation's character, or the beginning of a version.
+    """
 
     title: _Title | None = None
     head_id: UUID | None = None
+    prompt_version: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class SendMessage(SamplingFields, frozen=True, kw_only=True):

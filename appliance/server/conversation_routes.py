@@ -65,7 +65,10 @@ async def get_conversation(request: web.Request) -> web.Response:
 
 
 async def change_conversation(request: web.Request) -> web.Response:
-    """PATCH /api/conversations/{id}: a new title, another head."""
+    """PATCH /api/conversations/{id}: a new title, another head, another version of its character.
+
+    With the last, the answer has `prompt_version_before`, null when there was none yet.
+    """
     services, tenant = _open(request)
     conversations = services.conversations
     conversation_id = _uuid(request, "conversation_id")
@@ -79,7 +82,13 @@ async def change_conversation(request: web.Request) -> web.Response:
         conversation = await conversations.rename(
             tenant=tenant, conversation_id=conversation_id, title=asked.title
         )
-    return _json(conversation_fields(conversation))
+    moved: dict[str, str | None] = {}
+    if asked.prompt_version is not None:
+        before, conversation = await conversations.set_prompt_version(
+            tenant=tenant, conversation_id=conversation_id, reference=asked.prompt_version
+        )
+        moved = {"prompt_version_before": before}
+    return _json({**conversation_fields(conversation), **moved})
 
 
 async def delete_conversation(request: web.Request) -> web.Response:

@@ -9,11 +9,11 @@ from aiohttp import web
 from appliance._core import Tokenizer
 from appliance.chat.cache_view import CacheView
 from appliance.chat.card_import import CardImport
+from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
 from appliance.config import Config
-from appliance.prompt.characters import Characters
 from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
@@ -31,7 +31,7 @@ class Services:
     completions: Completions
     engine: Engines
     cache_view: CacheView
-    characters: Characters
+    catalog: Catalog
     card_import: CardImport
     tokenizer: Tokenizer
     metrics: Metrics

@@ -149,10 +149,16 @@ class Ledger:
         return await self._write(operation)
 
     async def append_greetings(
-        self, tenant: str, conversation_id: UUID, greetings: Sequence[NewGreeting]
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        greetings: Sequence[NewGreeting],
+        *,
+        prompt_version: str,
     ) -> Conversation:
         """Open a new conversation with these messages, siblings of which the first is shown.
 
+        `prompt_version` is that of the character whose greetings they are, used if it has none yet.
         One statement: all of them are there or none. Raises NotFound when the conversation is gone.
         """
         assert greetings
@@ -162,7 +168,8 @@ class Ledger:
 
         async def operation(connection: Connection) -> Conversation:
             row = await connection.fetchrow(
-                QUERIES["append_greetings"], tenant, conversation_id, keys, ids, texts
+                QUERIES["append_greetings"],
+                *(tenant, conversation_id, keys, ids, texts, prompt_version),
             )
             if row is None:
                 raise NotFound(f"no conversation {conversation_id}")
@@ -178,6 +185,12 @@ class Ledger:
     async def rename(self, tenant: str, conversation_id: UUID, title: str) -> Conversation:
         """Set the title; raises InvalidRequest when it is longer than TITLE_CHARACTERS_MAX."""
         return await self._change("rename", tenant, conversation_id, _checked_title(title))
+
+    async def set_prompt_version(
+        self, tenant: str, conversation_id: UUID, version: str
+    ) -> Conversation:
+        """Make the conversation's next prompts with another version of its character."""
+        return await self._change("set_prompt_version", tenant, conversation_id, version)
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""

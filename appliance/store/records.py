@@ -20,7 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Conversation:
     """A tree of messages; `head_id` is the leaf that is shown, `anchor_id` the first message still sent.
 
-    Both are None until a turn sets them. `title` is empty until one is given. Times are UTC.
+    Both are None until a turn sets them, as is `prompt_version`, the version of the character that the
+    prompts are made with. `title` is empty until one is given. Times are UTC.
     """
 
     tenant: str
@@ -29,6 +30,7 @@ class Conversation:
     character: str | None
     head_id: UUID | None
     anchor_id: UUID | None
+    prompt_version: str | None
     created_at: datetime
     updated_at: datetime
 
@@ -111,7 +113,8 @@ class FinishedTurn:
 
     `parent_id` is the message it continues, None for a new root. `turn_key` names the send: the same
     key under the same parent is stored once, however often it is appended. `title` is used when the
-    conversation has none yet; `anchor_id` moves the conversation's anchor, None leaves it.
+    conversation has none yet, and so is `prompt_version`; `anchor_id` moves the conversation's anchor,
+    None leaves it.
     """
 
     turn_key: UUID
@@ -122,6 +125,7 @@ class FinishedTurn:
     assistant: NewMessage
     title: str | None = None
     anchor_id: UUID | None = None
+    prompt_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

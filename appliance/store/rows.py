@@ -31,6 +31,7 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         *((None,) * 5 if user is None else _columns(user)),
         *_columns(reply),
         *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
+        turn.prompt_version,
     )
 
 
@@ -94,6 +95,7 @@ def read_conversation(row: asyncpg.Record) -> Conversation:
         character=row["character_id"],
         head_id=row["head_id"],
         anchor_id=row["anchor_id"],
+        prompt_version=row["prompt_version"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

@@ -15,6 +15,8 @@ from appliance.store.records import TITLE_CHARACTERS_MAX, Conversation, Cursor, 
 from appliance.store.rows import append_arguments
 from tests.postgres.turns import TENANT, new_conversation, reply, swipe, talk, turn
 
+VERSION = "c" * 64
+
 
 def texts(messages: tuple[Message, ...]) -> list[str]:
     return [message.text for message in messages]
@@ -46,9 +48,9 @@ async def test_greetings_are_siblings_in_their_order_and_the_first_is_shown(ledg
         NewGreeting(message_id=uuid4(), turn_key=uuid4(), text=f"Hello {number}\0")
         for number in range(40)
     ]
-    opened = await ledger.append_greetings(*key, openings)
-    assert opened.head_id == openings[0].message_id
-    assert await ledger.append_greetings(*key, openings) == replace(
+    opened = await ledger.append_greetings(*key, openings, prompt_version=VERSION)
+    assert (opened.head_id, opened.prompt_version) == (openings[0].message_id, VERSION)
+    assert await ledger.append_greetings(*key, openings, prompt_version=VERSION) == replace(
         opened, updated_at=(await ledger.get(*key)).updated_at
     )
     tree = await ledger.messages(*key)
@@ -65,7 +67,9 @@ async def test_greetings_of_a_conversation_that_is_gone_or_anothers_are_not_stor
     conversation = await new_conversation(ledger)
     opening = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hello")
     with pytest.raises(NotFound):
-        await ledger.append_greetings("other", conversation.conversation_id, [opening])
+        await ledger.append_greetings(
+            "other", conversation.conversation_id, [opening], prompt_version=VERSION
+        )
     assert await ledger.messages(TENANT, conversation.conversation_id) == ()
 
 

@@ -4,19 +4,22 @@ VALUES ($1::text, $2::uuid, $3::text, $4::text)
 ON CONFLICT (tenant, conversation_id) DO NOTHING;
 
 -- name: get_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+       updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 
 -- name: newest_conversations
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+       updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text
 ORDER BY updated_at DESC, conversation_id DESC
 LIMIT $2::integer;
 
 -- name: conversations_before
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+       updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND (updated_at, conversation_id) < ($3::timestamptz, $4::uuid)
 ORDER BY updated_at DESC, conversation_id DESC
@@ -72,7 +75,8 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- name: append_turn
 -- $1 tenant, $2 conversation, $3 turn key, $4 parent or null, $5 title or null, $6 anchor or null,
 -- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
--- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens.
+-- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
+-- $20 the version its prompt was made with, or null: the conversation's if it has none yet.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -120,6 +124,7 @@ WITH conversation AS (
     UPDATE appliance.conversations AS c
     SET head_id = reply.message_id,
         anchor_id = coalesce($6::uuid, c.anchor_id),
+        prompt_version = coalesce(c.prompt_version, $20::text),
         title = CASE WHEN c.title = '' THEN coalesce($5::text, '') ELSE c.title END,
         updated_at = greatest(now(), c.updated_at)
     FROM reply
@@ -131,8 +136,8 @@ SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
        (SELECT created_at FROM head) AS created_at;
 
 -- name: append_greetings
--- $1 tenant, $2 conversation, $3 turn keys, $4 message ids, $5 texts: openings without a parent, the
--- first of which is shown. They are read in the order of their times, hence the microseconds between.
+-- $1 tenant, $2 conversation, $3 turn keys, $4 message ids, $5 texts, $6 version of the character:
+-- openings without a parent, the first of which is shown. They are read in the order of their times, hence the microseconds between.
 -- A second try finds them stored, and changes nothing but the head.
 WITH conversation AS (
     SELECT conversation_id
@@ -153,11 +158,12 @@ WITH conversation AS (
 )
 -- Counted so that they are written first: the lock above skips a row that this statement has changed.
 UPDATE appliance.conversations AS c
-SET head_id = ($4::uuid[])[1], updated_at = greatest(now(), c.updated_at)
+SET head_id = ($4::uuid[])[1], prompt_version = coalesce(c.prompt_version, $6::text),
+    updated_at = greatest(now(), c.updated_at)
 FROM (SELECT count(*) FROM greeting) AS written
 WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
 RETURNING c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id,
-          c.created_at, c.updated_at;
+          c.prompt_version, c.created_at, c.updated_at;
 
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
@@ -203,16 +209,26 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
       SELECT FROM appliance.messages
       WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
   )
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+          updated_at;
 
 -- name: rename
 UPDATE appliance.conversations
 SET title = $3::text
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+          updated_at;
+
+-- name: set_prompt_version
+UPDATE appliance.conversations
+SET prompt_version = $3::text
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+          updated_at;
 
 -- name: lock_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+       updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 FOR UPDATE;
@@ -265,4 +281,5 @@ LIMIT 1;
 UPDATE appliance.conversations
 SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at)
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
+          updated_at;
