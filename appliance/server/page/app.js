@@ -52,14 +52,23 @@ const picker = new Picker({
 // ---- what is shown ----
 
 function show() {
-  sidebar.show(state.conversations, state.current?.id ?? null);
-  const title = state.current ? state.current.title || "New conversation" : "New conversation";
+  const titled = state.conversations.map((item) => ({ ...item, shown: titleOf(item) }));
+  sidebar.show(titled, state.current?.id ?? null);
+  const title = titleOf(state.current);
   element("title").textContent = title;
   document.title = state.current ? `${title} – Chat` : "Chat";
   showSpeaker();
   if (state.turn) return;
   if (state.tree.byId.size) transcript.show(state.tree, false);
   else transcript.showEmpty(speaker()?.suggestions ?? []);
+}
+
+/** What a conversation is called before it has a title: by whom it is with. */
+function titleOf(conversation) {
+  if (conversation?.title) return conversation.title;
+  const character = state.characters.find((item) => item.id === conversation?.character);
+  const isDefault = !character || character === state.characters[0];
+  return isDefault ? "New conversation" : character.name;
 }
 
 /** Who answers here: the conversation's character, or the default one, which comes first. */
@@ -183,7 +192,7 @@ async function rename(conversation, title) {
 async function remove(conversation) {
   const dialog = element("confirm-dialog");
   element("confirm-text").textContent =
-    `“${conversation.title || "New conversation"}” and all its messages will be gone for good.`;
+    `“${titleOf(conversation)}” and all its messages will be gone for good.`;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
@@ -251,7 +260,7 @@ async function bringIn(files) {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       refused += 1;
-      said.push(`${file.name} was not imported. ${error.message}`);
+      said.push(`${file.name} was not imported – ${error.message}`);
     }
   }
   picker.setBusy(false);

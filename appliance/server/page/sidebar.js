@@ -63,7 +63,7 @@ export class Sidebar {
   row(conversation, current) {
     const row = document.createElement("li");
     row.className = current ? "row current" : "row";
-    const name = conversation.title || "New conversation";
+    const name = conversation.shown;
     const open = document.createElement("button");
     open.type = "button";
     open.className = "row-open";
