@@ -29,7 +29,7 @@ class TurnStarted:
     The message ids are None for a stateless completion, `user_message_id` also when a reply is
     regenerated. `messages_dropped` messages of the history did not fit into the context.
     `prompt_version` is the version of the character that the prompt was made with, None for a stateless
-    completion and for a turn that was stored before.
+    completion; of a turn that was stored before, what its conversation holds now.
     """
 
     turn_id: UUID

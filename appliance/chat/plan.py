@@ -119,7 +119,7 @@ class Planner:
             for place in places:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
-                    return stored
+                    return replace(stored, prompt_version=conversation.prompt_version)
         tokenizer = self.model.tokenizer
         namespace = tenant_namespace(tenant)
         token_ids = await off_loop(
@@ -184,6 +184,11 @@ class Planner:
         conversation = await self._conversation(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
         return (await self._fit(conversation, path, None)).prompt
+
+    async def fitted(self, conversation: Conversation, path: tuple[Message, ...]) -> Fitted:
+        """The prompt that the last message of a path is answered with, as the version that the
+        conversation holds makes it."""
+        return await self._fit(conversation, path, None)
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID

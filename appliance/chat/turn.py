@@ -348,6 +348,7 @@ def _replayed(stored: StoredTurn) -> list[Event]:
         prompt_tokens=usage.prompt_tokens,
         prefix_hit_tokens=usage.prefix_hit_tokens,
         messages_dropped=0,
+        prompt_version=stored.prompt_version,
     )
     text = [Delta(text=reply.text, logprobs=())]
     done = TurnDone(

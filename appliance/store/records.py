@@ -133,12 +133,14 @@ class StoredTurn:
     """A turn as it stands in the database; `replayed` when an earlier append had already stored it.
 
     The messages of a replayed turn are those stored first: their ids may differ from the ids offered.
+    `prompt_version` is what the conversation holds, where it was looked up with the turn.
     """
 
     turn_key: UUID
     user: Message | None
     assistant: Message
     replayed: bool
+    prompt_version: str | None = None
 
 
 def stored_turn(turn_key: UUID, messages: Sequence[Message]) -> StoredTurn | None:
