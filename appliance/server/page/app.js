@@ -260,7 +260,7 @@ async function bringIn(files) {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       refused += 1;
-      said.push(`${file.name} was not imported – ${error.message}`);
+      said.push(`${file.name} was not imported: ${error.message}`);
     }
   }
   picker.setBusy(false);

@@ -27,6 +27,17 @@ def test_the_key_decides_the_tenant() -> None:
     assert both.caller(["bearer kb"]).tenant == "bob"
 
 
+def test_only_a_key_that_says_so_is_the_operators() -> None:
+    entries = (
+        ApiKey(tenant="boss", sha256=digest("kb"), operator=True),
+        ApiKey(tenant="boss", sha256=digest("kc")),
+    )
+    keys = Keys.from_config(ServerConfig(host="0.0.0.0", api_keys=entries))
+    assert keys.caller(["Bearer kb"]).is_operator
+    assert not keys.caller(["Bearer kc"]).is_operator
+    assert Keys.from_config(ServerConfig()).caller([]).is_operator
+
+
 def as_header(raw_hex: str) -> str:
     """What aiohttp makes of these bytes."""
     return bytes.fromhex(raw_hex).decode("utf-8", "surrogateescape").strip()

@@ -108,8 +108,8 @@ async def test_a_refused_card_is_a_sentence_and_the_others_come_in(
     await page.call("DOM.setFileInputFiles", nodeId=found["nodeId"], files=paths)
     await page.wait_for(f"{NOTICE}.includes('Bo is here.')")
     said = await page.value(NOTICE)
-    assert "bad.png was not imported – chunk 'IDAT': the file ends in the middle of it" in said
-    assert "none.json was not imported – card: no character card" in said
+    assert "bad.png was not imported: chunk 'IDAT': the file ends in the middle of it" in said
+    assert "none.json was not imported: card: no character card" in said
     assert await page.value("document.querySelector('#picker-notice').classList.contains('bad')")
     assert (await page.value(NAMES)).count("Bo") == 1
     await page.value("document.querySelector('#picker-notice').textContent = ''")
