@@ -10,9 +10,11 @@ from collections.abc import Callable
 from uuid import UUID, uuid4
 
 from appliance.chat.catalog import Catalog
+from appliance.chat.history import frozen_of
+from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, FinishedTurn, Message, NewMessage
+from appliance.store.records import Conversation, Cursor, Message, NewGreeting
 
 
 class Conversations:
@@ -38,32 +40,28 @@ class Conversations:
     async def open(
         self, *, tenant: str, title: str = "", character: str | None = None
     ) -> Conversation:
-        """A new conversation, with the character's greeting as its first message if it has one.
+        """A new conversation, with the character's greetings as siblings if it has any, the first shown.
 
         Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
         """
-        version = self._catalog.current.get(character)
-        chosen = version.character
+        chosen = self._catalog.current.get(character)
         conversation = await self._ledger.create(
-            tenant, self._new_id(), title=title, character=chosen.id
+            tenant, self._new_id(), title=title, character=chosen.character.id
         )
-        if not chosen.greeting:
+        frozen = frozen_of(conversation)
+        chars = 0 if chosen.card is None else len(chosen.card.text)
+        greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
+        if not greetings:
             return conversation
-        greeting = NewMessage(
-            message_id=self._new_id(), role="assistant", text=chosen.greeting, finish_reason="stop"
+        return await self._ledger.append_greetings(
+            tenant,
+            conversation.conversation_id,
+            prompt_version=chosen.version,
+            greetings=[
+                NewGreeting(message_id=self._new_id(), turn_key=self._new_id(), text=greeting.text)
+                for greeting in greetings
+            ],
         )
-        await self._ledger.append_turn(
-            FinishedTurn(
-                turn_key=self._new_id(),
-                tenant=tenant,
-                conversation_id=conversation.conversation_id,
-                parent_id=None,
-                user=None,
-                assistant=greeting,
-                prompt_version=version.version,
-            )
-        )
-        return await self._ledger.get(tenant, conversation.conversation_id)
 
     async def list(
         self, *, tenant: str, limit: int, before: Cursor | None = None

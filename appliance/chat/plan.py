@@ -16,11 +16,11 @@ from uuid import UUID
 from appliance.chat.catalog import Catalog
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
-from appliance.chat.history import prompt_messages, spoken, title_of
+from appliance.chat.history import frozen_of, prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.errors import InvalidRequest, NotFound, TemplateError
+from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
 from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
@@ -28,7 +28,6 @@ from appliance.prompt.fit import Fitted, fit, fronts
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
@@ -341,7 +340,7 @@ class Planner:
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            character=chosen.character,
+            greetings=await self._shared_greetings(conversation, chosen, path),
             tokenizer=self.model.tokenizer.fingerprint,
         )
         if user is not None:
@@ -375,14 +374,25 @@ class Planner:
             ),
         )
 
+    async def _shared_greetings(
+        self, conversation: Conversation, chosen: CharacterVersion, path: tuple[Message, ...]
+    ) -> frozenset[str]:
+        """The greetings that are the same for all, if the path begins with one."""
+        if not path or path[0].role != "assistant":
+            return frozenset()
+        frozen = frozen_of(conversation)
+        chars = 0 if chosen.card is None else len(chosen.card.text)
+        greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
+        return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
+
     async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
         """The character's template for this conversation: the same in each of its turns."""
         character = chosen.character
-        frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
+        frozen = frozen_of(conversation)
         # In a thread: a template may take its time, and other chats shall not wait for it.
         try:
-            return await asyncio.to_thread(chosen.template.render, character.values(), frozen)
-        except TemplateError as error:
+            return await asyncio.to_thread(chosen.render, frozen)
+        except (TemplateError, InvalidCard) as error:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})
             raise TemplateError("the character's template cannot be rendered") from error

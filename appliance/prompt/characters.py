@@ -15,9 +15,16 @@ import yaml
 
 from appliance.errors import InvalidBundle, NotFound, TemplateError
 from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
-from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in
+from appliance.prompt.cards.bundle import card_in
+from appliance.prompt.cards.card import Card
+from appliance.prompt.cards.charx import CARD_FILE
+from appliance.prompt.cards.macros import DEFAULT_USER, Expanded
+from appliance.prompt.cards.texts import card_texts, macros_of, summary
+from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
+from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.lint import SAMPLE, refuse_errors
+from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
@@ -48,11 +55,15 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterVersion:
-    """A character with its compiled template, as one version of its bundle has them."""
+    """A character with its compiled template, as one version of its bundle has them.
+
+    `card` is the one it is made of, None when it has a file `character.yaml`.
+    """
 
     character: Character
     template: Template
     version: str
+    card: Card | None = None
 
     @classmethod
     def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
@@ -61,6 +72,8 @@ class CharacterVersion:
         `origin` is what errors call its character file. Raises InvalidBundle or TemplateError: a prompt
         that cannot be made is refused here, not in a chat.
         """
+        if CHARACTER_FILE not in bundle.files and CARD_FILE in bundle.files:
+            return cls._of_card(bundle, card_in(bundle))
         here = origin or f"{bundle.name}/{CHARACTER_FILE}"
         if CHARACTER_FILE not in bundle.files:
             raise InvalidBundle(f"{here}: there is no such file")
@@ -73,6 +86,42 @@ class CharacterVersion:
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
         return cls(character=character, template=template, version=bundle.version)
+
+    @classmethod
+    def _of_card(cls, bundle: Bundle, card: Card) -> CharacterVersion:
+        """What lists show of a card is what it says in a sample conversation."""
+        texts = card_texts(card, macros_of(card, SAMPLE))
+        character = Character(
+            id=bundle.name,
+            name=card.name,
+            description=summary(card, SAMPLE),
+            system=texts.system,
+            greeting=texts.greetings[0].text if texts.greetings else "",
+        )
+        made = cls(character=character, template=of_cards(), version=bundle.version, card=card)
+        made.render(SAMPLE)
+        return made
+
+    def render(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Rendered:
+        """The parts of the prompts of one conversation, whose user is called `user`.
+
+        Public but for a card that says something of its own in each conversation. Raises TemplateError.
+        """
+        if self.card is None:
+            return self.template.render(self.character.values(), frozen)
+        texts = card_texts(self.card, macros_of(self.card, frozen, user=user))
+        shown = {**self.character.values()["character"], "system": texts.system}
+        values = {"character": {**shown, "examples": list(texts.examples)}}
+        rendered = self.template.render(values, frozen)
+        return rendered if texts.is_same_for_all else rendered.private()
+
+    def greetings(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
+        """The messages that a conversation may open with, the first of which is shown."""
+        if self.card is not None:
+            return card_texts(self.card, macros_of(self.card, frozen, user=user)).greetings
+        if not self.character.greeting:
+            return ()
+        return (Expanded(text=self.character.greeting, is_same_for_all=True),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The built-in template, and the name that asks for it. Never: which character uses which."""
+"""The built-in templates, and the name that asks for the default. Never: which character uses which."""
 
 from __future__ import annotations
 
@@ -28,8 +28,38 @@ inputs:
   zone: history
 """
 
+_CARD = """\
+name: card
+description: The system text of a character card, its example dialogues one by one, the conversation.
+inputs:
+  character:
+    type: map
+    scope: character
+    sample: {id: mara, name: Mara, description: "", system: You are Mara., examples: ["User: Hello?"]}
+---
+- name: system
+  zone: character
+  role: system
+  content: "{{ character.system }}"
+# Each dialogue is a part of its own, so that it is in a prompt as a whole or not at all.
+- name: example
+  zone: character
+  role: system
+  for_each: dialogue in character.examples
+  truncation_priority: 1
+  content: "An example of how {{ character.name }} talks:\\n{{ dialogue }}"
+- name: history
+  zone: history
+"""
+
 
 @cache
 def built_in() -> Template:
     """The template of a character that names none."""
     return template_of(_DEFAULT, "the built-in template")
+
+
+@cache
+def of_cards() -> Template:
+    """The template of a character that is a card."""
+    return template_of(_CARD, "the built-in template of cards")
