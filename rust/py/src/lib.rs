@@ -3,6 +3,7 @@
 mod attention;
 mod int_matrix;
 mod lease;
+mod lore;
 mod packed;
 mod prefix_index;
 mod prompt;
@@ -16,6 +17,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     int_matrix::register(module)?;
     module.add_class::<prefix_index::PrefixIndex>()?;
     module.add_class::<lease::Lease>()?;
+    module.add_class::<lore::LoreMatcher>()?;
     module.add_class::<prompt::Assembled>()?;
     module.add_class::<prompt::ChatPieces>()?;
     module.add(
