@@ -57,6 +57,12 @@ class InvalidRequest(ApplianceError):
     code = "invalid_request"
 
 
+class InvalidBundle(InvalidRequest):
+    """The files of a character are too many, too large or damaged; names character, file and limit."""
+
+    code = "invalid_bundle"
+
+
 class ContextLengthExceeded(InvalidRequest):
     """The prompt and the reply asked for do not fit into the model's context."""
 
@@ -73,6 +79,12 @@ class Conflict(ApplianceError):
     """The conversation moved on, or a turn of it is already running."""
 
     code = "conflict"
+
+
+class LabelProtected(Conflict):
+    """A protected label moves only when the caller names it once more."""
+
+    code = "label_protected"
 
 
 class Unauthorized(ApplianceError):

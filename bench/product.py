@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.config import EngineConfig
-from appliance.prompt.characters import Characters
+from appliance.prompt.bundle_folder import load_characters
 from appliance.server.main import PROMPTS_DIR
 from bench import workload
 from bench.chat_clients import ChatClient, ConversationClient
@@ -146,7 +146,7 @@ async def _flat(folder: Path, turns: int) -> int:
 
 def _busy(folder: Path, chats: int, rounds: int) -> int:
     """The same chats in this process and through the whole product, in turns."""
-    system = Characters.load(PROMPTS_DIR).get(None).system
+    system = load_characters(PROMPTS_DIR).get(None).character.system
     config = EngineConfig(device="cpu", kv_cache_bytes=KV_BYTES, threads=_cores())
     ratios: list[float] = []
     failures = 0

@@ -42,7 +42,7 @@ class Conversations:
 
         Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
         """
-        chosen = self._characters.get(character)
+        chosen = self._characters.get(character).character
         conversation = await self._ledger.create(
             tenant, self._new_id(), title=title, character=chosen.id
         )

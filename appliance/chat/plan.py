@@ -19,7 +19,7 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.errors import InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.characters import Characters, CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit
@@ -277,18 +277,18 @@ class Planner:
     async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
-        character = self.characters.get(conversation.character)
+        chosen = self.characters.get(conversation.character)
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            character=character,
+            character=chosen.character,
             tokenizer=self.model.tokenizer.fingerprint,
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
         space = self._window()
         chars = sum(len(message.content) for message in history if message.token_ids is None)
-        rendered = await self._rendered(conversation, character)
+        rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         front = [part.message(namespace) for part in rendered.before]
         after = [part.message(namespace) for part in rendered.after]
@@ -296,13 +296,13 @@ class Planner:
             chars, lambda: fit(self.model.chat_format, front, history, space, after=after)
         )
 
-    async def _rendered(self, conversation: Conversation, character: Character) -> Rendered:
+    async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
         """The character's template for this conversation: the same in each of its turns."""
-        template = self.characters.template_of(character)
+        character = chosen.character
         frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
         # In a thread: a template may take its time, and other chats shall not wait for it.
         try:
-            return await asyncio.to_thread(template.render, character.values(), frozen)
+            return await asyncio.to_thread(chosen.template.render, character.values(), frozen)
         except TemplateError as error:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})

@@ -1,28 +1,28 @@
-"""Characters: YAML files of the operator, each with a name, a system text and a greeting.
+"""Characters: who answers, as their bundles say, each with the template of its prompts.
 
-Their text is public: shared by all tenants in the cache. It is data that a template writes, never a
-template itself. Never: a user's text.
+A character's text is public: shared by all tenants in the cache. It is data that a template writes, never
+a template itself. Never: a user's text, or where bundles are kept.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import yaml
 
-from appliance.errors import ConfigError, NotFound, TemplateError
-from appliance.prompt.templates.library import DEFAULT_TEMPLATE, built_in, load_templates
-from appliance.prompt.templates.lint import SAMPLE
+from appliance.errors import InvalidBundle, NotFound, TemplateError
+from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
+from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in
+from appliance.prompt.templates.compiling import compile_template
+from appliance.prompt.templates.lint import SAMPLE, refuse_errors
+from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
-_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 
 
 class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,80 +47,96 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Characters:
-    """All characters of a folder, by id; there is always DEFAULT_CHARACTER."""
+class CharacterVersion:
+    """A character with its compiled template, as one version of its bundle has them."""
 
-    by_id: Mapping[str, Character]
-    templates: Mapping[str, Template] = field(default_factory=built_in)
+    character: Character
+    template: Template
+    version: str
 
     @classmethod
-    def load(cls, directory: Path) -> Characters:
-        """Read every *.yaml file of a folder and the templates in its folder `templates`.
+    def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
+        """Made from the files of a bundle alone, and tried out.
 
-        Raises ConfigError naming file and field.
+        `origin` is what errors call its character file. Raises InvalidBundle or TemplateError: a prompt
+        that cannot be made is refused here, not in a chat.
         """
-        templates = load_templates(directory / "templates")
-        found: dict[str, Character] = {}
-        for path in sorted(directory.glob("*.yaml")):
-            character = _read(path)
-            if character.id in found:
-                raise ConfigError(f"{path}: id: there is already a character {character.id!r}")
-            _try_out(path, character, templates)
-            found[character.id] = character
-        if DEFAULT_CHARACTER not in found:
-            raise ConfigError(f"{directory}: there is no character {DEFAULT_CHARACTER!r}")
-        return cls(by_id=found, templates=templates)
+        here = origin or f"{bundle.name}/{CHARACTER_FILE}"
+        character = read_character(bundle.files.get(CHARACTER_FILE, b""), here)
+        if character.id != bundle.name:
+            raise InvalidBundle(f"{here}: id: {character.id!r} is not {bundle.name!r}")
+        template = _template(bundle, character, here)
+        try:
+            template.render(character.values(), SAMPLE)
+        except TemplateError as error:
+            raise InvalidBundle(f"{here}: template: {error.message}") from error
+        return cls(character=character, template=template, version=bundle.version)
 
-    def get(self, character_id: str | None) -> Character:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Characters:
+    """One version of each character by its id, taken at one moment."""
+
+    by_id: Mapping[str, CharacterVersion]
+
+    @classmethod
+    def of(cls, versions: Iterable[CharacterVersion]) -> Characters:
+        """These versions; each has another character."""
+        return cls(by_id={version.character.id: version for version in versions})
+
+    def get(self, character_id: str | None) -> CharacterVersion:
         """One character, the default one for None; raises NotFound."""
-        character = self.by_id.get(character_id or DEFAULT_CHARACTER)
-        if character is None:
-            raise NotFound(f"no character {character_id!r}", param="character")
-        return character
-
-    def template_of(self, character: Character) -> Template:
-        """The template of one of these characters."""
-        return self.templates[character.template]
+        found = self.by_id.get(character_id or DEFAULT_CHARACTER)
+        if found is None:
+            raise NotFound(f"no character {character_id or DEFAULT_CHARACTER!r}", param="character")
+        return found
 
 
-def _try_out(path: Path, character: Character, templates: Mapping[str, Template]) -> None:
-    """A character whose prompt cannot be made is refused at the start, not in its first chat."""
-    template = templates.get(character.template)
-    if template is None:
-        known = ", ".join(sorted(templates))
-        raise ConfigError(
-            f"{path}: template: there is no {character.template!r} (there are: {known})"
-        )
+def _template(bundle: Bundle, character: Character, here: str) -> Template:
+    path = f"{TEMPLATES_FOLDER}{character.template}.yaml"
+    source = bundle.files.get(path)
+    if source is None:
+        if character.template == DEFAULT_TEMPLATE:
+            return built_in()
+        raise no_template(here, character.template, bundle.files)
+
+    def included(name: str) -> str | None:
+        file = TEMPLATES_FOLDER + name
+        content = bundle.files.get(file)
+        return None if content is None else decoded(content, f"{bundle.name}/{file}")
+
+    file = f"{bundle.name}/{path}"
+    template = compile_template(read_source(decoded(source, file), file, included))
+    refuse_errors(template)
+    return template
+
+
+def no_template(here: str, name: str, paths: Iterable[str]) -> InvalidBundle:
+    """A character's template is not among the files at `paths`."""
+    found = {path.removeprefix(TEMPLATES_FOLDER) for path in paths if path.startswith("templates/")}
+    known = {DEFAULT_TEMPLATE, *(path.removesuffix(".yaml") for path in found if "/" not in path)}
+    return InvalidBundle(
+        f"{here}: template: there is no {name!r} (there are: {', '.join(sorted(known))})"
+    )
+
+
+def read_character(source: bytes, here: str) -> Character:
+    """The character in a YAML file that errors call `here`; raises InvalidBundle naming the field."""
+    if len(source) > FILE_BYTES_MAX:
+        raise InvalidBundle(f"{here}: larger than {FILE_BYTES_MAX} bytes")
     try:
-        template.render(character.values(), SAMPLE)
-    except TemplateError as error:
-        raise ConfigError(f"{path}: template: {error.message}") from error
-
-
-def _read(path: Path) -> Character:
-    try:
-        with path.open("rb") as file:
-            source = file.read(FILE_BYTES_MAX + 1)
-        if len(source) > FILE_BYTES_MAX:
-            raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
         document = yaml.load(source, Loader=_PlainLoader)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        raise InvalidBundle(f"{here}: not YAML: {' '.join(str(error).split())}") from error
     try:
         character = msgspec.convert(document, Character)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    _check(path, character)
-    return character
-
-
-def _check(path: Path, character: Character) -> None:
-    if _ID.match(character.id) is None:
-        raise ConfigError(f"{path}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
+        raise InvalidBundle(f"{here}: {error}") from error
+    if NAME.match(character.id) is None:
+        raise InvalidBundle(f"{here}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
     if not character.name.strip():
-        raise ConfigError(f"{path}: name: is empty")
+        raise InvalidBundle(f"{here}: name: is empty")
+    return character
 
 
 class _PlainLoader(yaml.SafeLoader):

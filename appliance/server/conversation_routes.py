@@ -171,8 +171,8 @@ async def list_characters(request: web.Request) -> web.Response:
     """GET /api/characters: whom one can talk to, the default one first."""
     characters = request.app[SERVICES].characters
     chosen = characters.get(None)
-    others = [character for character in characters.by_id.values() if character.id != chosen.id]
-    return _json({"characters": [character_fields(item) for item in (chosen, *others)]})
+    others = [version for version in characters.by_id.values() if version is not chosen]
+    return _json({"characters": [character_fields(item.character) for item in (chosen, *others)]})
 
 
 def _open(request: web.Request) -> tuple[Services, str]:

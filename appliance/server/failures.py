@@ -23,6 +23,7 @@ log = logging.getLogger("appliance.server")
 
 STATUS: dict[str, int] = {
     "invalid_request": 400,
+    "invalid_bundle": 400,
     "context_length_exceeded": 400,
     "invalid_api_key": 401,
     "forbidden_origin": 403,
@@ -30,6 +31,7 @@ STATUS: dict[str, int] = {
     "method_not_allowed": 405,
     "body_timeout": 408,
     "conflict": 409,
+    "label_protected": 409,
     "payload_too_large": 413,
     "unsupported_media_type": 415,
     "internal_error": 500,

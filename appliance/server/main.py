@@ -25,6 +25,7 @@ from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.config import Config, engine_configs
 from appliance.errors import ConfigError, StorageUnavailable
+from appliance.prompt.bundle_folder import load_characters
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC
@@ -64,7 +65,7 @@ def run(config: Config, listen_fd: int | None) -> int:
         now=datetime.now(UTC),
         memo_bytes_max=config.server.tokenizer_memo_bytes,
     )
-    characters = Characters.load(PROMPTS_DIR)
+    characters = load_characters(PROMPTS_DIR)
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
         log.warning("slow_http_parser", extra={"cause": "aiohttp was installed without its C code"})
     with _listening(config, listen_fd) as listening:

@@ -13,7 +13,13 @@ from appliance.prompt.messages import ROLES, Role, Zone
 from appliance.prompt.templates import frozen_macros
 from appliance.prompt.templates.code import Expression, Text
 from appliance.prompt.templates.inputs import HISTORY, Front, Scope, read_front
-from appliance.prompt.templates.source import Source, read_file, read_source
+from appliance.prompt.templates.source import (
+    Source,
+    from_folder,
+    no_includes,
+    read_file,
+    read_source,
+)
 from appliance.prompt.templates.template import Loop, PartCode, Template
 from appliance.prompt.templates.yaml_text import Field
 
@@ -26,12 +32,12 @@ _ZONES = tuple(Zone)
 
 def load_template(path: Path) -> Template:
     """The template in a file; raises TemplateError naming file, line, part and variable."""
-    return compile_template(read_source(read_file(path), str(path), path.parent))
+    return compile_template(read_source(read_file(path), str(path), from_folder(path.parent)))
 
 
 def template_of(text: str, file: str) -> Template:
     """The template in a text that errors call `file`; it includes nothing."""
-    return compile_template(read_source(text, file, None))
+    return compile_template(read_source(text, file, no_includes))
 
 
 def compile_template(source: Source) -> Template:

@@ -6,9 +6,11 @@ Owns reading, limits on files, and that no include leaves the template's folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from appliance.errors import TemplateError
 from appliance.prompt.templates.budget import NESTING_MAX, PARTS_MAX, SOURCE_CHARS_MAX
@@ -26,17 +28,21 @@ PART_KEYS = (
     "for_each",
 )
 
+Includes: TypeAlias = Callable[[str], str | None]
+"""The text of the included file of a name; None when the name leads nowhere. May raise TemplateError."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """The front section and the parts' fields, those of included files in their places.
 
-    `version` is the hash of all text, that of included files as well.
+    `included` are the texts of included files by name. `version` is the hash of all text, theirs as well.
     """
 
     file: str
     front: Field
     parts: tuple[dict[str, Field], ...]
+    included: Mapping[str, str]
     version: str
 
 
@@ -48,9 +54,16 @@ def read_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(4 * SOURCE_CHARS_MAX + 1)
-        text = raw.decode("utf-8")
     except OSError as error:
         raise here.fault(f"cannot be read: {error.strerror}") from error
+    return decoded(raw, str(path))
+
+
+def decoded(raw: bytes, file: str) -> str:
+    """The text of a template file that errors call `file`; raises TemplateError."""
+    here = Place(file=file, line=1)
+    try:
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise here.fault(f"not UTF-8: {error.reason}") from error
     if len(text) > SOURCE_CHARS_MAX:
@@ -67,8 +80,22 @@ def inside(folder: Path, name: str) -> Path | None:
     return path if path.is_relative_to(root) and path != root else None
 
 
-def read_source(text: str, file: str, folder: Path | None) -> Source:
-    """The source in `text`, which errors call `file`. Includes are found in `folder`, if there is one.
+def from_folder(folder: Path) -> Includes:
+    """Includes that are files of a folder."""
+
+    def read(name: str) -> str | None:
+        path = inside(folder, name)
+        return None if path is None else read_file(path)
+
+    return read
+
+
+def no_includes(_: str) -> None:
+    """Includes of a template that has no files beside it."""
+
+
+def read_source(text: str, file: str, includes: Includes) -> Source:
+    """The source in `text`, which errors call `file`.
 
     Raises TemplateError naming file, line and field.
     """
@@ -80,9 +107,15 @@ def read_source(text: str, file: str, folder: Path | None) -> Source:
             f"this file has {len(found)} YAML documents"
         )
     front, parts = found
-    texts = {"": text}
-    fields = _parts(parts, folder, (), texts)
-    return Source(file=file, front=front, parts=tuple(fields), version=version_of(texts))
+    included: dict[str, str] = {}
+    fields = _parts(parts, includes, (), included)
+    return Source(
+        file=file,
+        front=front,
+        parts=tuple(fields),
+        included=included,
+        version=version_of({"": text, **included}),
+    )
 
 
 def version_of(texts: Mapping[str, str]) -> str:
@@ -95,13 +128,13 @@ def version_of(texts: Mapping[str, str]) -> str:
 
 
 def _parts(
-    listed: Field, folder: Path | None, above: tuple[Path, ...], texts: dict[str, str]
+    listed: Field, includes: Includes, above: tuple[str, ...], included: dict[str, str]
 ) -> list[dict[str, Field]]:
     found: list[dict[str, Field]] = []
     for item in listed.items():
         fields = item.fields(("include",)) if _is_include(item) else item.fields(PART_KEYS)
         if "include" in fields:
-            found += _included(fields["include"], folder, above, texts)
+            found += _included(fields["include"], includes, above, included)
             continue
         if "name" not in fields or not fields["name"].text().strip():
             raise item.fault("a part needs a name")
@@ -117,20 +150,19 @@ def _is_include(item: Field) -> bool:
 
 
 def _included(
-    field: Field, folder: Path | None, above: tuple[Path, ...], texts: dict[str, str]
+    field: Field, includes: Includes, above: tuple[str, ...], included: dict[str, str]
 ) -> list[dict[str, Field]]:
-    name = field.text()
-    path = None if folder is None else inside(folder, name)
-    if path is None or folder is None:
-        raise field.fault(f"{name!r} is not in the template's folder")
-    if path in above or len(above) >= NESTING_MAX:
+    name = posixpath.normpath(field.text()) if field.text() else ""
+    if name in above or len(above) >= NESTING_MAX:
         raise field.fault(f"{name!r} is included within itself, or more than {NESTING_MAX} deep")
     try:
-        text = read_file(path)
+        text = includes(name)
     except TemplateError as error:
         raise field.fault(error.message) from error
-    texts[name] = text
+    if text is None:
+        raise field.fault(f"{name!r} is not in the template's folder")
+    included[name] = text
     found = documents(text, Place(file=name, line=1))
     if len(found) != 1:
         raise field.fault(f"{name!r}: an included file is one list of parts")
-    return _parts(found[0], folder, (*above, path), texts)
+    return _parts(found[0], includes, (*above, name), included)

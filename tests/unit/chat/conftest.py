@@ -16,10 +16,11 @@ from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.wire.client import EngineClient
+from tests.characters import bundle_of, characters_of
 from tests.postgres_fixtures import cluster, database_url, ledger, pool
 from tests.script_model import EOS, write_script_model
 from tests.scripted_engine import Script, ScriptedEngine
@@ -50,11 +51,9 @@ BYTES = (
     b"\x91\xa7",
 )
 
-CHARACTERS = Characters(
-    by_id={
-        "assistant": Character(id="assistant", name="Assistant", system="Be brief."),
-        "mara": Character(id="mara", name="Mara", system="You are Mara.", greeting="You made it!"),
-    }
+CHARACTERS = characters_of(
+    bundle_of("assistant", system="Be brief."),
+    bundle_of("mara", system="You are Mara.", greeting="You made it!"),
 )
 
 

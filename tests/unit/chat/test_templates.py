@@ -7,7 +7,7 @@ import pytest
 from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
 from appliance.errors import TemplateError
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.characters import Character, Characters, CharacterVersion
 from appliance.prompt.messages import Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import template_of
@@ -24,17 +24,23 @@ _BROKEN = "- {name: b, zone: persona, role: system, content: '{{ [1][roll(9)] }}
 _HISTORY = "- {name: history, zone: history}\n"
 _NOTE = "- {name: note, zone: volatile, role: system, content: 'Stay {{ character.name }}.'}\n"
 
-CHARACTERS = Characters(
-    by_id={
-        "lucky": Character(id="lucky", name="Lu", system="You are Lu.", template="luck"),
-        "broken": Character(id="broken", name="Br", template="broken"),
-        "noted": Character(id="noted", name="No", system="You are No.", template="note"),
-    },
-    templates={
-        "luck": template_of("name: luck\n" + _INPUTS + _SYSTEM + _LUCK + _HISTORY, "luck"),
-        "broken": template_of("name: b\n" + _INPUTS + _BROKEN + _HISTORY, "broken"),
-        "note": template_of("name: note\n" + _INPUTS + _SYSTEM + _HISTORY + _NOTE, "note"),
-    },
+
+def _version(name: str, shown: str, parts: str) -> CharacterVersion:
+    return CharacterVersion(
+        character=Character(id=name, name=shown, system=f"You are {shown}."),
+        template=template_of(f"name: {name}\n" + _INPUTS + parts, name),
+        version=name,
+    )
+
+
+CHARACTERS = Characters.of(
+    (
+        _version("lucky", "Lu", _SYSTEM + _LUCK + _HISTORY),
+        _version(
+            "broken", "Br", _BROKEN + _HISTORY
+        ),  # never tried out, as `CharacterVersion.of` does
+        _version("noted", "No", _SYSTEM + _HISTORY + _NOTE),
+    )
 )
 
 

@@ -6,25 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigError, NotFound
-from appliance.prompt.characters import Characters
+from appliance.errors import ConfigError, InvalidBundle, NotFound
+from appliance.prompt.bundle_folder import load_characters
+from appliance.prompt.characters import Character, Characters
 from tests.unit.prompt.template_files import HISTORY
 
 SHIPPED = Path(__file__).parents[3] / "prompts"
 GOOD = "id: assistant\nname: Assistant\n"
 
 
+def get(characters: Characters, name: str | None) -> Character:
+    return characters.get(name).character
+
+
 def load(directory: Path, **files: str) -> Characters:
     for name, text in {"assistant": GOOD, **files}.items():
         (directory / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return Characters.load(directory)
+    return load_characters(directory)
 
 
 def test_the_shipped_characters_load_and_one_is_the_default() -> None:
-    characters = Characters.load(SHIPPED)
-    assert characters.get(None).id == "assistant"
-    assert characters.get("lighthouse").greeting
-    assert all(character.system for character in characters.by_id.values())
+    characters = load_characters(SHIPPED)
+    assert get(characters, None).id == "assistant"
+    assert get(characters, "lighthouse").greeting
+    assert all(version.character.system for version in characters.by_id.values())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ def test_the_shipped_characters_load_and_one_is_the_default() -> None:
     ],
 )
 def test_a_bad_file_is_named_with_its_field(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises((ConfigError, InvalidBundle)) as caught:
         load(tmp_path, bad=text)
     assert said in caught.value.message
     assert "bad.yaml" in caught.value.message
@@ -52,18 +57,18 @@ def test_a_bad_file_is_named_with_its_field(tmp_path: Path, text: str, said: str
 
 def test_words_that_yaml_takes_for_values_stay_text(tmp_path: Path) -> None:
     characters = load(tmp_path, other="id: yes\nname: 2024-01-01\nsystem: null\n")
-    assert characters.get("yes").name == "2024-01-01"
-    assert characters.get("yes").system == "null"
+    assert get(characters, "yes").name == "2024-01-01"
+    assert get(characters, "yes").system == "null"
 
 
 def test_template_syntax_in_a_character_is_plain_text(tmp_path: Path) -> None:
     characters = load(tmp_path, other="id: x\nname: N\nsystem: '{{ 7*7 }} {% raw %}'\n")
-    assert characters.get("x").system == "{{ 7*7 }} {% raw %}"
+    assert get(characters, "x").system == "{{ 7*7 }} {% raw %}"
 
 
 def test_a_folder_without_the_default_character_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="assistant"):
-        Characters.load(tmp_path)
+        load_characters(tmp_path)
 
 
 def test_an_unknown_character_is_not_found(tmp_path: Path) -> None:
@@ -74,16 +79,16 @@ def test_an_unknown_character_is_not_found(tmp_path: Path) -> None:
 def test_a_character_whose_template_is_missing_or_lacks_a_value_is_refused_at_the_start(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(ConfigError, match=r"x\.yaml: template: there is no 'mine' .*default"):
+    with pytest.raises(InvalidBundle, match=r"x\.yaml: template: there is no 'mine' .*default"):
         load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
     (tmp_path / "templates").mkdir()
     front = "name: mine\ninputs:\n  mood: {sample: calm}\n---\n"
     part = "- {name: p, zone: persona, role: system, content: '{{ mood }}'}\n"
     (tmp_path / "templates" / "mine.yaml").write_text(front + part + HISTORY)
-    with pytest.raises(ConfigError, match=r"mine\.yaml, line 3.*`mood`: it has no value"):
+    with pytest.raises(InvalidBundle, match=r"mine\.yaml, line 3.*`mood`: it has no value"):
         load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
     front = front.replace("sample", "default")
     (tmp_path / "templates" / "mine.yaml").write_text(front + part + HISTORY)
     characters = load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
-    assert characters.template_of(characters.get("x")).front.name == "mine"
-    assert characters.template_of(characters.get(None)).front.name == "default"
+    assert characters.get("x").template.front.name == "mine"
+    assert characters.get(None).template.front.name == "default"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigError, TemplateError
+from appliance.errors import TemplateError
+from appliance.prompt.templates.built_in import built_in
 from appliance.prompt.templates.compiling import template_of
-from appliance.prompt.templates.library import built_in, load_templates
 from appliance.prompt.templates.lint import Level, findings, refuse_errors
-from tests.unit.prompt.template_files import CHAT, HISTORY
+from tests.unit.prompt.template_files import HISTORY
 
 INPUTS = """\
 name: x
@@ -79,20 +79,10 @@ def test_unused_inputs_and_missing_samples_are_warnings() -> None:
 
 
 def test_the_built_in_template_has_nothing_to_say_of() -> None:
-    assert findings(built_in()["default"]) == []
+    assert findings(built_in()) == []
 
 
 def test_the_example_of_the_documentation_is_good() -> None:
     text = (Path(__file__).parents[3] / "docs" / "prompts.md").read_text()
     example = text.split("```yaml\n")[1].split("```")[0]
     assert said(example) == []
-
-
-def test_a_folder_of_templates_is_loaded_by_file_name_and_refused_with_an_error(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "mine.yaml").write_text(CHAT)
-    assert set(load_templates(tmp_path)) == {"default", "mine"}
-    (tmp_path / "sky.yaml").write_text(INPUTS + part("p", "persona", "{{ weather }}") + HISTORY)
-    with pytest.raises(ConfigError, match=r"sky\.yaml, line 8, part `p`"):
-        load_templates(tmp_path)

@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from appliance.config import Config, DatabaseConfig, ModelSource, Paths, ServerConfig
-from appliance.prompt.characters import Characters
+from appliance.prompt.bundle_folder import load_characters
 from appliance.prompt.model_text import ModelText
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
@@ -199,7 +199,7 @@ async def served(
             while not all(engines.ready_by_name.values()):
                 await asyncio.sleep(0.005)
         services = build_services(
-            config, text, Characters.load(PROMPTS_DIR), pool, engines, Drain()
+            config, text, load_characters(PROMPTS_DIR), pool, engines, Drain()
         )
         services.readiness.schema_ready = True
         runner = create_runner(services, Keys.from_config(config.server))
