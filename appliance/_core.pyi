@@ -104,6 +104,12 @@ class StreamDecoder:
 
 _Slot: TypeAlias = tuple[bytes, bool, bool]
 _Messages: TypeAlias = tuple[Sequence[str], Sequence[str], Sequence[bytes | None], Sequence[bytes]]
+_Part: TypeAlias = tuple[str, int, str | None]
+"""Name, truncation priority (0: never left out), block."""
+_Window: TypeAlias = tuple[int, int, int, int]
+"""Limit, reserve, step, draft."""
+_Kept: TypeAlias = tuple[int, list[int], int]
+"""Dropped, left out, window_tokens."""
 
 class ContentRefused(ValueError):
     """A content cannot be encoded. `args`: the index of its message, and why."""
@@ -159,16 +165,17 @@ class ChatPieces:
         messages: _Messages,
         *,
         public: bytes,
-        front: Sequence[str],
-        limit: int,
-        reserve: int,
-        step: int,
-    ) -> tuple[int, int, Assembled | None]:
-        """The prompt for a reply to the last message: (dropped, window_tokens, prompt).
+        front: Sequence[_Part],
+        after: Sequence[_Part],
+        holds: Sequence[int],
+        history_priority: int,
+        window: _Window,
+    ) -> tuple[_Kept, Assembled | None]:
+        """The prompt for a reply to the last message of the history, and what is kept of it, see `cut`.
 
-        The first messages, which `front` names, are always kept; of the others `dropped` at the front
-        are not, see `cut`. The prompt is None when the format refuses the order of roles of what is
-        kept. Raises ContentRefused, PromptTooLong. Long texts are encoded with the GIL released.
+        The messages are those of `front`, the history, and those of `after`. The prompt is None when the
+        format refuses the order of roles of what is kept. Raises ContentRefused, PromptTooLong. Long
+        texts are encoded with the GIL released.
         """
 
     def join(self, messages: _Messages, *, public: bytes, continues: bool) -> Assembled | None:
@@ -188,21 +195,30 @@ def join_prompt(
     """`ChatPieces.join` for messages whose places are given one by one. Raises ContentRefused."""
 
 def cut(
-    sizes: Sequence[tuple[bool, int]],
+    history: Sequence[tuple[str, int]],
     *,
-    protected: Sequence[tuple[str, int]],
-    limit: int,
-    reserve: int,
-    step: int,
-) -> tuple[int, int]:
-    """Which messages still go into the prompt for a reply to the last turn: (dropped, window_tokens).
+    front: Sequence[_Part],
+    after: Sequence[_Part],
+    tokens: Sequence[int],
+    format_tokens: int,
+    holds: Sequence[int],
+    history_priority: int,
+    window: _Window,
+) -> _Kept:
+    """What still goes into the prompt for a reply to the last turn: (dropped, left_out, window_tokens).
 
-    `sizes`: whether a message opens a turn (the first one does anyway), and its tokens; `protected` are
-    the names and tokens of the parts in every prompt. A fold over the turns: when a turn's opening does
-    not fit into `limit - reserve`, turns go at the front until `step` tokens are free. The same path
-    gives the same cut, and so does a path that begins at a cut of before. `window_tokens` are the
-    protected parts and all that is kept. Raises PromptTooLong, with names and numbers, when the
-    protected parts and the newest opening alone do not fit.
+    `history`: roles and tokens; `tokens` are those of the parts before (`front`) and after it, whose
+    names, priorities and blocks are given; `format_tokens` are in every prompt. A turn opens with a
+    user's message and the system texts just before it, or what comes first; messages of the history in
+    `holds` (indices) go on with the one before them.
+
+    A fold over the turns: when a turn's opening (`draft` tokens at least) does not fit into `limit -
+    reserve`, parts of a higher priority than the history go, the highest number first, blocks whole,
+    then the first `dropped` messages, whole turns, until `step` tokens are free. Parts of a lower
+    priority than the history but 0 go when the newest opening would not fit otherwise. What went does
+    not come back. The same path gives the same cut, and so does a path that begins at a cut of before.
+    `left_out` are indices of parts; `window_tokens` is all that is kept. Raises PromptTooLong, with names
+    and numbers, when the parts that never go and the newest opening alone do not fit.
     """
 
 _Place: TypeAlias = Literal["device", "host", "disk"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from appliance.chat.reply import REPLACEMENT
 from appliance.prompt.messages import ROLES, PromptMessage, Role, Zone
 from appliance.store.records import Conversation, Message
 from appliance.tokens import TokenIds, count
@@ -69,13 +70,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftPath:
-    """All that a conversation's shown turn left behind."""
+    """All that a conversation's shown turn left behind; `foreign` are the names of messages that another
+    tokenizer wrote."""
 
     conversation: Conversation
     token_ids: TokenIds
     stretches: list[tuple[bytes, int]]
     parts: list[Part]
     reply: Message | None
+    foreign: frozenset[str]
 
 
 def explanation(
@@ -98,22 +101,22 @@ def explanation(
         by_role=_by_role(path.parts, found.hit_tokens),
         last_prompt_tokens=None if path.reply is None else path.reply.prompt_tokens,
         last_hit_tokens=None if path.reply is None else path.reply.prefix_hit_tokens,
-        difference=None if found.hit_tokens >= total else _difference(path.parts, found, decode),
+        difference=None if found.hit_tokens >= total else _difference(path, found, decode),
     )
 
 
 def _difference(
-    parts: list[Part], found: Explained, decode: Callable[[TokenIds], str]
+    path: LeftPath, found: Explained, decode: Callable[[TokenIds], str]
 ) -> FirstDifference:
     def text(token_ids: TokenIds | None) -> str | None:
         return None if token_ids is None else decode(token_ids)
 
-    part = _part_at(parts, found.hit_tokens)
+    part = _part_at(path.parts, found.hit_tokens)
     return FirstDifference(
         position=found.hit_tokens,
         part=part.name,
         role=part.role,
-        cause=_cause(found.cause, part),
+        cause=_cause(found.cause, path, part),
         before=text(found.before),
         asked=text(found.asked),
         cached=text(found.cached),
@@ -129,14 +132,19 @@ def _part_at(parts: list[Part], position: int) -> Part:
     return parts[-1]
 
 
-def _cause(cause: str, part: Part) -> str:
+def _cause(cause: str, path: LeftPath, part: Part) -> str:
     """The engine's cause in the words of prompts: what diverges in which part says who changed it."""
     if cause != "diverged":
         return cause
     if part.message is not None and part.message.zone is not Zone.HISTORY:
         return "template changed"
-    if part.message is not None and part.message.token_ids is None:
+    # A strict format has several messages as one, which is called by all of their names.
+    if path.foreign.intersection(part.name.split(" + ")):
         return "tokenizer changed"
+    said = path.reply if part.message is None else part.message
+    text = "" if said is None else said.content if isinstance(said, PromptMessage) else said.text
+    if part.role == "assistant" and REPLACEMENT in text:
+        return "broken character"
     return "edited"
 
 

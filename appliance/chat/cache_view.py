@@ -9,6 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from appliance.chat.cache_explanation import CacheExplanation, LeftPath, Part, explanation
+from appliance.chat.history import foreign
 from appliance.chat.plan import Planner, conversation_key
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
@@ -159,9 +160,10 @@ class CacheView:
         return _accepted(await self._engine.question(conversation, question, timeout_s=timeout_s))
 
     async def _path(self, tenant: str, conversation_id: UUID) -> LeftPath:
-        conversation, prompt, reply = await self._planner.left_by(
+        conversation, prompt, path = await self._planner.left_by(
             tenant=tenant, conversation_id=conversation_id
         )
+        reply = path[-1] if len(path) > 1 and path[-1].role == "assistant" else None
         parts = [
             Part(name=part.name, role=part.role, tokens=part.tokens, message=message)
             for part, message in zip(
@@ -182,6 +184,7 @@ class CacheView:
             stretches=stretches,
             parts=parts,
             reply=reply,
+            foreign=foreign(path, self._model.tokenizer.fingerprint),
         )
 
     def _ids_of(self, reply: Message | None) -> TokenIds:

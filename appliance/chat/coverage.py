@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import UUID
 
 from appliance.chat.running import Key
 from appliance.prompt.fit import Fitted
-from appliance.prompt.messages import ROLES, Role
+from appliance.prompt.messages import ROLES, Role, Zone
+
+Cut: TypeAlias = tuple[int, tuple[str, ...]]
+"""How many messages were cut, and which parts."""
 
 LAYOUTS_MAX = 65_536
 """Conversations remembered, some 300 bytes each."""
@@ -26,11 +30,12 @@ class TurnLayout:
     """Where the parts of a turn lie, as positions in its prompt and reply.
 
     `system` is the operator's text at the front, `user` the message that is answered, `assistant` the
-    reply's header and the reply. `reply_id` ends the turn; `dropped` is how many messages were cut.
+    reply's header and the reply; that is empty where parts of the template stand before the reply, as
+    the next prompt has them elsewhere. `reply_id` ends the turn; `cut` is what was cut.
     """
 
     reply_id: UUID
-    dropped: int
+    cut: Cut
     system: range
     user: range
     assistant: range
@@ -52,10 +57,10 @@ class Coverage:
             role: self._found[role] / tokens for role, tokens in self._tokens.items() if tokens > 0
         }
 
-    def observe(self, key: Key, *, parent_id: UUID | None, dropped: int, hit_tokens: int) -> None:
+    def observe(self, key: Key, fitted: Fitted, *, parent_id: UUID | None, hit_tokens: int) -> None:
         """A turn was admitted; the first `hit_tokens` of its prompt were in the cache."""
         layout = self._layouts.get(key)
-        if layout is None or layout.reply_id != parent_id or layout.dropped != dropped:
+        if layout is None or layout.reply_id != parent_id or layout.cut != _cut_of(fitted):
             return
         parts: dict[Role, range] = {
             "system": layout.system,
@@ -81,13 +86,18 @@ class Coverage:
     def _layout(
         self, key: Key, fitted: Fitted, parent_id: UUID | None, reply_id: UUID, reply_tokens: int
     ) -> TurnLayout | None:
-        """None when the last message is not a user's, as formats that fold roles may have it."""
+        """None without a user's message, as formats that fold roles may have it."""
         prompt = fitted.prompt
         last = len(prompt.messages) - 1
-        if prompt.messages[last].role != "user":
+        while last >= 0 and prompt.messages[last].zone is Zone.VOLATILE:
+            if prompt.messages[last].role == "user":
+                return None
+            last -= 1
+        if last < 0 or prompt.messages[last].role != "user":
             return None
-        header = sum(prompt.part_tokens[last + 1 :])
-        asked = range(prompt.tokens - header - prompt.part_tokens[last], prompt.tokens - header)
+        behind = sum(prompt.part_tokens[last + 1 :])
+        asked = range(prompt.tokens - behind - prompt.part_tokens[last], prompt.tokens - behind)
+        is_next = last == len(prompt.messages) - 1
         system = range(0)
         if prompt.known_tokens == 0 and prompt.messages[0].role == "system":
             system = range(prompt.part_tokens[0])
@@ -98,8 +108,12 @@ class Coverage:
                 system = before.system
         return TurnLayout(
             reply_id=reply_id,
-            dropped=fitted.dropped,
+            cut=_cut_of(fitted),
             system=system,
             user=asked,
-            assistant=range(asked.stop, prompt.tokens + reply_tokens),
+            assistant=range(asked.stop, prompt.tokens + reply_tokens if is_next else asked.stop),
         )
+
+
+def _cut_of(fitted: Fitted) -> Cut:
+    return fitted.dropped, fitted.left_out

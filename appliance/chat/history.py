@@ -48,6 +48,15 @@ def prompt_messages(
     return result
 
 
+def foreign(path: Sequence[Message], tokenizer: str) -> frozenset[str]:
+    """The names in prompts of the messages of a path that another tokenizer wrote."""
+    return frozenset(
+        f"message {index + 1}"
+        for index, message in enumerate(spoken(path))
+        if message.token_ids is not None and message.tokenizer != tokenizer
+    )
+
+
 def title_of(text: str) -> str:
     """A conversation's title: the first words of its first message."""
     words = text.split()

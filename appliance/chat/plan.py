@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from uuid import UUID
 
+from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
 from appliance.chat.history import prompt_messages, spoken, title_of
 from appliance.chat.params import ChatLimits
@@ -22,7 +23,7 @@ from appliance.errors import InvalidRequest, NotFound, TemplateError
 from appliance.prompt.characters import Characters, CharacterVersion
 from appliance.prompt.contents import encode_content
 from appliance.prompt.continuation import continued
-from appliance.prompt.fit import Fitted, fit
+from appliance.prompt.fit import Fitted, fit, fronts
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
@@ -56,7 +57,7 @@ class Plan:
     `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
     when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt.
+    prompt. `front` is what stands around the history, None for that of the turn before.
     """
 
     tenant: str
@@ -70,11 +71,23 @@ class Plan:
     onward: Onward
     anchor_id: UUID | None
     title: str | None
+    front: Front | None
 
     @property
     def prompt(self) -> Prompt:
         """What the engine is to answer."""
         return self.fitted.prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a prompt is cut from: the parts before the history, the history, the parts after it."""
+
+    front: list[PromptMessage]
+    history: list[PromptMessage]
+    after: list[PromptMessage]
+    history_priority: int
+    record: Front
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +144,12 @@ class Planner:
         )
         fitted = None if known is None else self._continued(conversation, known, user)
         node = None if fitted is None or known is None else known.node
+        front = None
         if fitted is None:
             if known is not None:
                 path = await self._path(conversation, parent_id)
-            fitted = await self._fit(conversation, path, user)
+            asked = await self._asked(conversation, path, user)
+            fitted, front = await self._fitted(asked), asked.record
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -148,6 +163,7 @@ class Planner:
             # A prompt that goes on drops what the one before it dropped.
             anchor_id=_anchor(path, fitted.dropped),
             title=None if conversation.title else title_of(text),
+            front=front,
         )
 
     async def regenerate(
@@ -159,7 +175,8 @@ class Planner:
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
         path = await self._path_to_prompt(conversation, target)
-        fitted = await self._fit(conversation, path, None)
+        asked = await self._asked(conversation, path, None)
+        fitted = await self._fitted(asked)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -172,29 +189,40 @@ class Planner:
             onward=self._onward(conversation, path[-1].message_id, None, None),
             anchor_id=_anchor(path, fitted.dropped),
             title=None,
+            front=asked.record,
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
         """The prompt of a stored reply, computed again from its path."""
+        _, fitted, _ = await self.again(
+            tenant=tenant, conversation_id=conversation_id, message_id=message_id
+        )
+        return fitted.prompt
+
+    async def again(
+        self, *, tenant: str, conversation_id: UUID, message_id: UUID
+    ) -> tuple[tuple[Message, ...], Fitted, Front]:
+        """The path to the prompt of a stored reply, that prompt computed again, and what stands around
+        the history now. Raises as `prompt_of`."""
         conversation = await self.ledger.get(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
-        return (await self._fit(conversation, path, None)).prompt
+        asked = await self._asked(conversation, path, None)
+        return path, await self._fitted(asked), asked.record
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID
-    ) -> tuple[Conversation, Prompt, Message | None]:
-        """The prompt of the reply that is shown, computed again, and that reply.
+    ) -> tuple[Conversation, Prompt, tuple[Message, ...]]:
+        """The path that is shown, and the prompt of the reply it ends with, computed again.
 
-        None for a reply where the head is no reply to a prompt; the prompt then ends with the head.
-        Raises NotFound, and InvalidRequest for a conversation without messages.
+        Where the head is no reply to a prompt, the prompt ends with the head. Raises NotFound, and
+        InvalidRequest for a conversation without messages.
         """
         conversation = await self.ledger.get(tenant, conversation_id)
         path = await self._path(conversation, conversation.head_id)
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
-        reply = path[-1] if len(path) > 1 and path[-1].role == "assistant" else None
-        asked = path if reply is None else path[:-1]
-        return conversation, (await self._fit(conversation, asked, None)).prompt, reply
+        asked = path[:-1] if len(path) > 1 and path[-1].role == "assistant" else path
+        return conversation, (await self._fit(conversation, asked, None)).prompt, path
 
     async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
         """Prompts of which one begins every prompt this conversation can have had: each with the
@@ -202,15 +230,20 @@ class Planner:
         conversation = await self.ledger.get(tenant, conversation_id)
         messages = await self.ledger.messages(tenant, conversation_id)
         by_id = {message.message_id: message for message in messages}
-        starts = []
+        paths: list[tuple[Message, ...]] = []
         for message in messages:
             if message.role != "user":
                 continue
-            starts.append((await self._fit(conversation, (message,), None)).prompt)
+            paths.append((message,))
             greeting = by_id.get(message.parent_id) if message.parent_id is not None else None
             if greeting is not None and greeting.parent_id is None:
-                path = (greeting, message)
-                starts.append((await self._fit(conversation, path, None)).prompt)
+                paths.append((greeting, message))
+        starts = []
+        for path in paths:
+            asked = await self._asked(conversation, path, None)
+            # A cut may have taken parts out of the front.
+            for front in fronts(asked.front):
+                starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
     def _check_text(self, text: str) -> None:
@@ -246,7 +279,7 @@ class Planner:
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
     ) -> Fitted | None:
         message = _new_message(user, conversation.tenant)
-        return continued(self.model.chat_format, known.tip, message, self._window())
+        return continued(self.model.chat_format, known.tip, message, self.window())
 
     def _onward(
         self,
@@ -267,7 +300,8 @@ class Planner:
         path = await self._path(conversation, leaf_id)
         return (await self._fit(conversation, path, user)).prompt
 
-    def _window(self) -> Window:
+    def window(self) -> Window:
+        """The room for prompts; raises EngineUnavailable before the context's size is known."""
         return window(
             limit=context_tokens(self.engine),
             reserve=self.limits.reply_reserve_tokens,
@@ -277,6 +311,11 @@ class Planner:
     async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
+        return await self._fitted(await self._asked(conversation, path, user))
+
+    async def _asked(
+        self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
+    ) -> _Asked:
         chosen = self.characters.get(conversation.character)
         history = prompt_messages(
             spoken(path),
@@ -286,14 +325,33 @@ class Planner:
         )
         if user is not None:
             history.append(_new_message(user, conversation.tenant))
-        space = self._window()
-        chars = sum(len(message.content) for message in history if message.token_ids is None)
         rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
-        front = [part.message(namespace) for part in rendered.before]
-        after = [part.message(namespace) for part in rendered.after]
+        return _Asked(
+            front=[part.message(namespace) for part in rendered.before],
+            history=history,
+            after=[part.message(namespace) for part in rendered.after],
+            history_priority=rendered.history_priority,
+            record=front_of(
+                rendered,
+                version=chosen.template.version,
+                tokenizer=self.model.tokenizer.fingerprint,
+            ),
+        )
+
+    async def _fitted(self, asked: _Asked) -> Fitted:
+        space = self.window()
+        chars = sum(len(said.content) for said in asked.history if said.token_ids is None)
         return await off_loop(
-            chars, lambda: fit(self.model.chat_format, front, history, space, after=after)
+            chars,
+            lambda: fit(
+                self.model.chat_format,
+                asked.front,
+                asked.history,
+                space,
+                after=asked.after,
+                history_priority=asked.history_priority,
+            ),
         )
 
     async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:

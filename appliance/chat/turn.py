@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
+from appliance.chat.fronts import Fronts
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Plan, Planner
@@ -70,6 +71,7 @@ class Turns:
         self._limits = limits
         tips = Tips()
         self.coverage = Coverage()
+        self.fronts = Fronts()
         self.planner = Planner(
             ledger=ledger,
             engine=engine,
@@ -259,8 +261,8 @@ class Turns:
     def _observe(self, key: Key, plan: Plan, admitted: Admitted) -> None:
         self.coverage.observe(
             key,
+            plan.fitted,
             parent_id=plan.parent_id,
-            dropped=plan.fitted.dropped,
             hit_tokens=admitted.prefix_hit_tokens,
         )
 
@@ -299,6 +301,9 @@ class Turns:
                 parent_id=plan.parent_id,
                 reply_id=plan.assistant_id,
                 reply_tokens=count(reply.token_ids or b""),
+            )
+            self.fronts.put(
+                key, reply_id=plan.assistant_id, parent_id=plan.parent_id, front=plan.front
             )
         self._running.release(key)
         if error is not None:

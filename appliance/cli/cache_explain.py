@@ -16,6 +16,7 @@ CAUSES = {
     "evicted": "it was evicted lately",
     "edited": "another version of the message stands there: an edit or a swipe",
     "template changed": "the operator's text was changed",
+    "broken character": "the reply before it ended inside a character: its last tokens differ",
     "tokenizer changed": "the message was stored by another tokenizer",
     "truncated": "something before it was cut out",
     "namespace": "it is cached as somebody else's",

@@ -1,4 +1,5 @@
-"""`appliance prompt lint | render | tokens`: the command line. Imports what it needs when it runs."""
+"""`appliance prompt lint | render | tokens | explain`: the command line. Imports what it needs when it
+runs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from pathlib import Path
 
 def add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `prompt` and its commands to the command line."""
+    from appliance.cli.prompt_explain import add_explain
+
     prompt = commands.add_parser("prompt", help="check a prompt template, and see what it makes")
     kinds = prompt.add_subparsers(dest="prompt_command", required=True, metavar="COMMAND")
     lint = kinds.add_parser("lint", help="say what is wrong or costly in a template")
@@ -24,6 +27,7 @@ def add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FOLDER",
         help="whose tokenizer and chat format (default: the demo's model)",
     )
+    add_explain(kinds)
     tokens.add_argument(
         "--limit", type=int, metavar="N", help="exit with 2 when the parts alone are more tokens"
     )
@@ -31,8 +35,10 @@ def add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run_prompt(options: argparse.Namespace) -> int:
     """Run one of the commands; returns the exit code. Raises TemplateError or ConfigError."""
-    from appliance.cli import prompt_output
+    from appliance.cli import prompt_explain, prompt_output
 
+    if options.prompt_command == "explain":
+        return prompt_explain.run_explain(options)
     data = {} if options.data is None else prompt_output.read_data(options.data)
     if options.prompt_command == "lint":
         return prompt_output.lint(options.file, data)

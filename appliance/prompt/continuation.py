@@ -21,7 +21,7 @@ class Tip:
 
     `tokens` and `stretches` are those of prompt, reply, and of the format's closing ids the first
     `closed`. `window_tokens` is the size of prompt and reply by which the window is cut, `dropped` how
-    many messages of the front are cut already.
+    many messages of the front are cut already, `left_out` the names of the parts that are.
     """
 
     tokens: int
@@ -29,6 +29,7 @@ class Tip:
     closed: int
     window_tokens: int
     dropped: int
+    left_out: tuple[str, ...] = ()
 
 
 def tip_after(
@@ -53,6 +54,7 @@ def tip_after(
         closed=closed,
         window_tokens=fitted.window_tokens + reply_tokens + chat_format.overhead["assistant"],
         dropped=fitted.dropped,
+        left_out=fitted.left_out,
     )
 
 
@@ -72,15 +74,17 @@ def continued(
         return None
     if following.message.trimmed(message.content) != message.content:
         return None
-    size = tip.window_tokens + count(message.token_ids) + chat_format.overhead["user"]
+    opening = count(message.token_ids) + chat_format.overhead["user"]
     before = tail(chat_format.ids(following.message.before), tip.closed)
     header = chat_format.ids(following.after)
     token_ids = before + message.token_ids + header
     new = count(token_ids)
-    if size > window.room or tip.tokens + new >= window.limit:
+    if not window.has_room_for(opening, held=tip.window_tokens):
         return None
-    opening = count(before) + count(message.token_ids)
-    sizes = (opening, count(header)) if header else (opening,)
+    if tip.tokens + new >= window.limit:
+        return None
+    said = count(before) + count(message.token_ids)
+    sizes = (said, count(header)) if header else (said,)
     return Fitted(
         prompt=Prompt(
             token_ids=token_ids,
@@ -91,7 +95,8 @@ def continued(
             known_tokens=tip.tokens,
         ),
         dropped=tip.dropped,
-        window_tokens=size,
+        left_out=tip.left_out,
+        window_tokens=tip.window_tokens + opening,
         is_plain=True,
     )
 

@@ -17,22 +17,24 @@ from appliance.prompt.contents import columns, encode_content, naming_the_refuse
 from appliance.prompt.messages import Prompt, PromptMessage, Role
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.render import prompt_of, render
-from appliance.prompt.truncate import Window
+from appliance.prompt.truncate import HISTORY_PRIORITY, Window
 from appliance.tokens import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A prompt, and how many messages of the front of the history are not in it.
+    """A prompt, how many messages of the front of the history are not in it, and which parts are not.
 
-    `window_tokens` is what the cut counts: the parts in every prompt and the turns that are kept, the
-    newest with all that was said in it. The next turn of the same path goes on from it: while it, the
-    reply and the next message together are within `Window.room`, the cut stays where it is.
-    `is_plain`: every message stands in the prompt as it is, none is empty, nothing follows the newest.
+    `left_out` are names of parts. `window_tokens` is what the cut counts: the parts and the turns that
+    are kept, the newest with all that was said in it. The next turn of the same path goes on from it:
+    while it, the reply and the next message have room (`Window.has_room_for`), the cut stays where it
+    is. `is_plain`: every message stands in the prompt as it is, none is empty, nothing follows the
+    newest.
     """
 
     prompt: Prompt
     dropped: int
+    left_out: tuple[str, ...] = ()
     window_tokens: int
     is_plain: bool
 
@@ -44,24 +46,36 @@ def fit(
     window: Window,
     *,
     after: Sequence[PromptMessage] = (),
+    history_priority: int = HISTORY_PRIORITY,
 ) -> Fitted:
     """The prompt for a reply to the last message of `history`, cut at a turn boundary.
 
-    `front` is in every prompt. So is `after`, system texts between the newest message and its reply:
-    they belong to its turn, and the next prompt has them in another place. A strict format gets the
-    messages merged and folded (`roles`), so that every stored conversation can go on. Raises
-    ContextLengthExceeded when the front and the newest turn do not fit, InvalidRequest for a content
-    that cannot be encoded.
+    `front` and `after` (system texts between the newest message and its reply, which the next prompt has
+    in another place) are in every prompt but for those whose `truncation_priority` is not 0: these go at
+    a cut, as `_core.cut` says. A strict format gets the messages merged and folded (`roles`), so that
+    every stored conversation can go on. Raises ContextLengthExceeded when what is never cut and the
+    newest turn do not fit, InvalidRequest for a content that cannot be encoded.
     """
-    assert all(message.role == "system" for message in after)
-    history = [*history, *after]
-    messages = [*front, *history]
-    with naming_the_refused(messages):
+    asked = _Asked(
+        chat_format=chat_format,
+        messages=[*front, *history, *after],
+        front=len(front),
+        after=len(after),
+        history_priority=history_priority,
+        window=window,
+    )
+    with naming_the_refused(asked.messages):
         try:
-            dropped, window_tokens, assembled = _cut(chat_format, front, messages, window)
+            (dropped, left_out, window_tokens), assembled = asked.cut()
         except PromptTooLong as error:
             raise ContextLengthExceeded(str(error)) from error
-    given = messages if not dropped else [*front, *history[dropped:]]
+    given = asked.messages
+    if dropped or left_out:
+        parts, gone = [*front, *after], frozenset(left_out)
+        kept = [part for index, part in enumerate(parts) if index not in gone]
+        behind = sum(index >= len(front) for index in range(len(parts)) if index not in gone)
+        border = len(kept) - behind
+        given = [*kept[:border], *history[dropped:], *kept[border:]]
     if assembled is None:
         taken = roles.adapted(given, chat_format.accepts)
         prompt = render(chat_format, taken, End.REPLY)
@@ -75,40 +89,83 @@ def fit(
     return Fitted(
         prompt=prompt,
         dropped=dropped,
+        left_out=tuple([*front, *after][index].name for index in left_out),
         window_tokens=window_tokens,
         is_plain=not after and taken == given and all(message.content for message in taken),
     )
 
 
-def _cut(
-    chat_format: ChatFormat,
-    front: Sequence[PromptMessage],
-    messages: Sequence[PromptMessage],
-    window: Window,
-) -> tuple[int, int, Assembled | None]:
-    """(dropped, window_tokens, the prompt): None where it has to be placed or adapted by hand."""
-    pieces = chat_format.pieces_for(messages)
-    if pieces is not None:
-        return pieces.fit(
-            columns(messages),
-            public=PUBLIC,
-            front=[message.name for message in front],
-            limit=window.limit,
-            reserve=window.reserve,
-            step=window.step,
+def fronts(front: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
+    """Every form that the parts before a history have in some prompt: whole, then without those that go
+    first, and so on."""
+    units: dict[object, list[int]] = {}
+    for index, message in enumerate(front):
+        units.setdefault(index if message.block is None else message.block, []).append(index)
+    leaving = [unit for unit in units.values() if min(_priority(front, unit)) > 0]
+    leaving.sort(key=lambda unit: -min(_priority(front, unit)))
+    found, gone = [list(front)], set[int]()
+    for unit in leaving:
+        gone |= set(unit)
+        found.append([message for index, message in enumerate(front) if index not in gone])
+    return found
+
+
+def _priority(front: Sequence[PromptMessage], unit: list[int]) -> list[int]:
+    return [front[index].truncation_priority for index in unit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The messages of `front`, the history and `after`; and the room."""
+
+    chat_format: ChatFormat
+    messages: list[PromptMessage]
+    front: int
+    after: int
+    history_priority: int
+    window: Window
+
+    def cut(self) -> tuple[tuple[int, list[int], int], Assembled | None]:
+        """What is kept, and the prompt: None where it has to be placed or adapted by hand."""
+        chat_format, behind = self.chat_format, len(self.messages) - self.after
+        front, after = _parts(self.messages[: self.front]), _parts(self.messages[behind:])
+        holds = _holds(self.messages[self.front : behind])
+        pieces = chat_format.pieces_for(self.messages)
+        if pieces is not None:
+            return pieces.fit(
+                columns(self.messages),
+                public=PUBLIC,
+                front=front,
+                after=after,
+                holds=holds,
+                history_priority=self.history_priority,
+                window=self.window.sizes,
+            )
+        sizes = [_tokens(chat_format, message) for message in self.messages]
+        kept = cut(
+            [(self.messages[at].role, sizes[at]) for at in range(self.front, behind)],
+            front=front,
+            after=after,
+            tokens=sizes[: self.front] + sizes[behind:],
+            format_tokens=_format_tokens(chat_format, has_system=self.front > 0),
+            holds=holds,
+            history_priority=self.history_priority,
+            window=self.window.sizes,
         )
-    sizes = [(message.role == "user", _tokens(chat_format, message)) for message in messages]
-    dropped, window_tokens = cut(
-        sizes[len(front) :],
-        protected=[
-            *((message.name, size) for message, (_, size) in zip(front, sizes, strict=False)),
-            ("chat format", _format_tokens(chat_format, has_system=bool(front))),
-        ],
-        limit=window.limit,
-        reserve=window.reserve,
-        step=window.step,
-    )
-    return dropped, window_tokens, None
+        return kept, None
+
+
+def _parts(messages: Sequence[PromptMessage]) -> list[tuple[str, int, str | None]]:
+    return [(message.name, message.truncation_priority, message.block) for message in messages]
+
+
+def _holds(history: Sequence[PromptMessage]) -> list[int]:
+    """The messages that go on with the block of the one before them."""
+    return [
+        index
+        for index, message in enumerate(history)
+        if message.block is not None and index > 0 and history[index - 1].block == message.block
+    ]
 
 
 def _tokens(chat_format: ChatFormat, message: PromptMessage) -> int:

@@ -36,7 +36,9 @@ class PromptMessage:
     """One message on its way into a prompt.
 
     `token_ids` are stored ids of exactly `content` by this tokenizer, or None. `namespace` says who
-    may share its cached tokens. `name` is what errors and explanations call it.
+    may share its cached tokens. `name` is what errors and explanations call it. Of messages around the
+    history, those of `truncation_priority` 0 are in every prompt; of the others the highest number goes
+    first. Messages of one `block` stay or go together, in the history those next to each other.
     """
 
     name: str
@@ -45,6 +47,8 @@ class PromptMessage:
     content: str
     namespace: bytes
     token_ids: TokenIds | None = None
+    truncation_priority: int = 0
+    block: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""The operator's door: questions about the cache, over a unix socket of this user alone, never TCP.
+"""The operator's door: questions about cache and prompts, over a unix socket of this user, never TCP.
 
-Owns the addresses and the tenant of a question; what is asked is answered by `chat/cache_view.py`.
+Owns the addresses and the tenant of a question; what is asked is answered by `chat/cache_view.py` and
+`chat/prompt_view.py`.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def create_admin_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_get(_CONVERSATION, _explain)
     app.router.add_put(_CONVERSATION + "/pin", _pin)
     app.router.add_delete(_CONVERSATION + "/pin", _unpin)
+    app.router.add_get("/prompt/conversations/{conversation_id}", _explain_prompt)
     app.router.add_post("/cache/purge", _purge)
     app.router.add_post("/cache/audit", _audit)
     return app
@@ -113,6 +115,18 @@ async def _explain(request: web.Request) -> web.Response:
     """GET: what is cached of a conversation, and why not more."""
     view, tenant, conversation_id = _conversation(request)
     return _json(await view.explain(tenant=tenant, conversation_id=conversation_id))
+
+
+async def _explain_prompt(request: web.Request) -> web.Response:
+    """GET ?message: what a reply's prompt was made of, and what broke its prefix."""
+    _, tenant, conversation_id = _conversation(request)
+    asked = request.query.get("message")
+    explanation = await request.app[SERVICES].prompt_view.explain(
+        tenant=tenant,
+        conversation_id=conversation_id,
+        message_id=None if asked is None else _uuid(asked, "message"),
+    )
+    return _json(explanation)
 
 
 async def _pin(request: web.Request) -> web.Response:
@@ -175,16 +189,18 @@ async def _engine_values(services: Services) -> dict[str, dict[str, float] | Non
 
 
 def _conversation(request: web.Request) -> tuple[CacheView, str, UUID]:
-    try:
-        conversation_id = UUID(request.match_info["conversation_id"])
-    except ValueError as error:
-        raise InvalidRequest(
-            "expected a conversation's id, a UUID", param="conversation"
-        ) from error
+    conversation_id = _uuid(request.match_info["conversation_id"], "conversation")
     services = request.app[SERVICES]
     services.readiness.require_schema()
     view = services.cache_view
     return view, _tenant(request, request.query.get("tenant")), conversation_id
+
+
+def _uuid(text: str, param: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise InvalidRequest(f"expected a {param}'s id, a UUID", param=param) from error
 
 
 def _tenant(request: web.Request, asked: str | None) -> str:

@@ -74,6 +74,7 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_get(_MESSAGE, conversation_routes.get_message)
     app.router.add_delete(_MESSAGE, conversation_routes.delete_branch)
     app.router.add_get(_MESSAGE + "/prompt", conversation_routes.get_prompt)
+    app.router.add_get(_MESSAGE + "/explain", conversation_routes.explain_prompt)
     app.router.add_post(_CONVERSATION + "/cancel", conversation_routes.cancel_turn)
     for method, path, handler in (
         ("POST", "/v1/chat/completions", chat_routes.complete),

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from appliance._core import Tokenizer
 from appliance.chat.events import Delta, Event, TurnStarted, Usage
+from appliance.chat.prompt_explanation import CAUSES, PromptExplanation
 from appliance.prompt.characters import Character
 from appliance.prompt.messages import Prompt
 from appliance.server.sse import event_bytes
@@ -78,6 +79,23 @@ def prompt_fields(prompt: Prompt, tokenizer: Tokenizer) -> dict[str, Any]:
             {"name": part.name, "zone": part.zone.value, "role": part.role, "tokens": part.tokens}
             for part in prompt.parts
         ],
+    }
+
+
+def explanation_fields(explanation: PromptExplanation) -> dict[str, Any]:
+    """What a prompt was made of."""
+    fields = ("is_as_sent", "tokens", "prompt_tokens", "cached_tokens", "limit", "reserve", "step")
+    return {
+        **{name: getattr(explanation, name) for name in fields},
+        "parts": explanation.parts,
+        "messages_dropped": explanation.messages_dropped,
+        "parts_dropped": explanation.parts_dropped,
+        "context_begins_at": explanation.context_begins_at,
+        "shared_tokens": explanation.shared_tokens,
+        "cause": explanation.cause,
+        "why": CAUSES[explanation.cause],
+        "detail": explanation.detail,
+        "first_difference": explanation.first_difference,
     }
 
 

@@ -14,6 +14,7 @@ from appliance.server.body import read_json
 from appliance.server.conversation_answers import (
     character_fields,
     conversation_fields,
+    explanation_fields,
     message_fields,
     prompt_fields,
     tree_fields,
@@ -165,6 +166,17 @@ async def get_prompt(request: web.Request) -> web.Response:
         message_id=_uuid(request, "message_id"),
     )
     return _json(prompt_fields(prompt, services.tokenizer))
+
+
+async def explain_prompt(request: web.Request) -> web.Response:
+    """GET /api/conversations/{id}/messages/{message_id}/explain: what a reply's prompt was made of."""
+    services, tenant = _open(request)
+    explanation = await services.prompt_view.explain(
+        tenant=tenant,
+        conversation_id=_uuid(request, "conversation_id"),
+        message_id=_uuid(request, "message_id"),
+    )
+    return _json(explanation_fields(explanation))
 
 
 async def list_characters(request: web.Request) -> web.Response:

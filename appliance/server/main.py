@@ -21,6 +21,7 @@ from appliance.chat.cache_view import CacheView
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.config import Config, engine_configs
@@ -177,6 +178,7 @@ def build_services(
         config=config,
         turns=turns,
         cache_view=CacheView(engine=engine, planner=turns.planner, tips=turns.tips, model=text),
+        prompt_view=PromptView(planner=turns.planner, fronts=turns.fronts, model=text),
         conversations=Conversations(ledger=ledger, running=running, characters=characters),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,

@@ -10,6 +10,7 @@ from appliance._core import Tokenizer
 from appliance.chat.cache_view import CacheView
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.turn import Turns
 from appliance.config import Config
 from appliance.prompt.characters import Characters
@@ -30,6 +31,7 @@ class Services:
     completions: Completions
     engine: Engines
     cache_view: CacheView
+    prompt_view: PromptView
     characters: Characters
     tokenizer: Tokenizer
     metrics: Metrics

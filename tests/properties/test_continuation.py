@@ -22,7 +22,11 @@ from tests.unit.prompt.templates import ALTERNATING, CHATML, LLAMA2, NO_SYSTEM, 
 FORMATS = (CHATML, SMOLLM2, NO_SYSTEM, ALTERNATING, LLAMA2)
 text = st.text(st.sampled_from("ab \n\té漢🙂<|"), min_size=1, max_size=40)
 windows = st.builds(
-    Window, limit=st.integers(250, 500), reserve=st.integers(0, 60), step=st.integers(0, 90)
+    Window,
+    limit=st.integers(250, 500),
+    reserve=st.integers(0, 60),
+    step=st.integers(0, 90),
+    draft=st.integers(0, 60),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -68,51 +69,77 @@ def messages(draw: st.DrawFn) -> list[PromptMessage]:
                 content=content,
                 namespace=draw(namespaces),
                 token_ids=stored,
+                block=draw(blocks),
             )
         )
     return drawn
 
 
 windows = st.builds(
-    Window, limit=st.integers(40, 300), reserve=st.integers(0, 60), step=st.integers(0, 90)
+    Window,
+    limit=st.integers(40, 300),
+    reserve=st.integers(0, 60),
+    step=st.integers(0, 90),
+    draft=st.integers(0, 20),
 )
+blocks = st.sampled_from([None, None, "a", "b"])
 
 
 @settings(max_examples=250, deadline=None)
 @given(
     template=st.sampled_from(FORMATS),
     history=messages(),
-    fronts=st.lists(st.tuples(text, namespaces), max_size=3),
-    afters=st.lists(text, max_size=2),
+    fronts=st.lists(st.tuples(text, namespaces, st.integers(0, 3), blocks), max_size=5),
+    afters=st.lists(st.tuples(text, st.integers(0, 3)), max_size=2),
+    history_priority=st.integers(1, 3),
     space=windows,
 )
 def test_a_fitted_prompt_is_that_of_the_slow_reference(
     template: str,
     history: list[PromptMessage],
-    fronts: list[tuple[str, bytes]],
-    afters: list[str],
+    fronts: list[tuple[str, bytes, int, str | None]],
+    afters: list[tuple[str, int]],
+    history_priority: int,
     space: Window,
 ) -> None:
     chat_format = format_of(template)
-    system = replace(history[0], name="system", role="system", token_ids=None)
-    front = [replace(system, content=text, namespace=owner) for text, owner in fronts]
-    after = [replace(system, content=text) for text in afters]
+    system = replace(history[0], name="system", role="system", token_ids=None, block=None)
+    front = [
+        replace(
+            system,
+            name=f"front {index}",
+            content=text,
+            namespace=owner,
+            truncation_priority=priority,
+            block=block,
+        )
+        for index, (text, owner, priority, block) in enumerate(fronts)
+    ]
+    after = [
+        replace(system, name=f"after {index}", content=text, truncation_priority=priority)
+        for index, (text, priority) in enumerate(afters)
+    ]
+    fitting = partial(
+        fit, chat_format, front, history, space, after=after, history_priority=history_priority
+    )
     try:
-        expected = prompting.fitted(chat_format, front, [*history, *after], space)
+        expected = prompting.fitted(
+            chat_format, front, history, space, after=after, history_priority=history_priority
+        )
     except InvalidRequest as error:
         with pytest.raises(InvalidRequest, match=re.escape(error.message)):
-            fit(chat_format, front, history, space, after=after)
+            fitting()
         return
     if expected is None:
         with pytest.raises(ContextLengthExceeded):
-            fit(chat_format, front, history, space, after=after)
+            fitting()
         return
-    found = fit(chat_format, front, history, space, after=after)
+    found = fitting()
     assert list(unpack(found.prompt.token_ids)) == expected.ids
     assert list(found.prompt.stretches) == expected.stretches
     assert list(found.prompt.part_tokens) == expected.parts
     assert [part.tokens for part in found.prompt.parts] == expected.parts
-    assert found.dropped == expected.dropped
+    assert (found.dropped, found.left_out) == (expected.dropped, expected.left_out)
     assert found.window_tokens == expected.window_tokens
 
 
@@ -193,7 +220,14 @@ def test_bad_input_is_a_value_error() -> None:
     small = Tokenizer(tokenizer_json("byte-level").encode(), memo_bytes_max=0)
     pieces = ChatPieces(small, slots=[], ends=[], overhead=[])
     roles_, texts, ids, names = columns("a")
-    window = {"public": b"", "front": [], "limit": 10, "reserve": 0, "step": 0}
+    window = {
+        "public": b"",
+        "front": [],
+        "after": [],
+        "holds": [],
+        "history_priority": 1,
+        "window": (10, 0, 0, 0),
+    }
     with pytest.raises(ValueError, match="no role is called"):
         pieces.join((["tool"], texts, ids, names), public=b"", continues=False)
     with pytest.raises(ValueError, match="whole number of u32"):
@@ -201,13 +235,13 @@ def test_bad_input_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         pieces.join((roles_, texts, ids, []), public=b"", continues=False)
     with pytest.raises(ValueError, match="named than there are"):
-        pieces.fit(columns(), **{**window, "front": ["x"]})  # type: ignore[arg-type]
+        pieces.fit(columns(), **{**window, "front": [("x", 0, None)]})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="too large"):
-        pieces.fit(columns("a"), **{**window, "limit": 1 << 40})  # type: ignore[arg-type]
+        pieces.fit(columns("a"), **{**window, "window": (1 << 40, 0, 0, 0)})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="needs a slot"):
         join_prompt(small, columns("a"), public=b"", slots=[], after=b"", continues=False)
     with pytest.raises(ValueError, match="no role is called"):
         ChatPieces(small, slots=[], ends=[("x", True, b"")], overhead=[])
     assert pieces.join(columns("a"), public=b"", continues=False) is None
     assert pieces.join(columns(), public=b"", continues=False) is None
-    assert pieces.fit(columns(), **window) == (0, 0, None)  # type: ignore[arg-type]
+    assert pieces.fit(columns(), **window) == ((0, [], 0), None)  # type: ignore[arg-type]

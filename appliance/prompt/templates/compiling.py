@@ -22,6 +22,7 @@ from appliance.prompt.templates.source import (
 )
 from appliance.prompt.templates.template import Loop, PartCode, Template
 from appliance.prompt.templates.yaml_text import Field
+from appliance.prompt.truncate import HISTORY_PRIORITY
 
 PRIORITY_MAX = 1_000_000
 
@@ -45,6 +46,7 @@ def compile_template(source: Source) -> Template:
     front = read_front(source.front, _RESERVED)
     parts = []
     before_history: int | None = None
+    history_priority = HISTORY_PRIORITY
     zone = Zone.STATIC
     for fields in source.parts:
         previous, zone = zone, _zone(fields, zone)
@@ -57,19 +59,21 @@ def compile_template(source: Source) -> Template:
             continue
         if before_history is not None:
             raise fields["name"].fault(f"there is one part of zone {HISTORY}")
-        _check_history(fields)
+        history_priority = _history_priority(fields)
         before_history = len(parts)
     if before_history is None:
         raise source.front.fault(
             f"there is no part of zone {HISTORY}: add `- {{name: {HISTORY}, zone: {HISTORY}}}` where "
             "the conversation's messages belong"
         )
+    _check_blocks(source, before_history)
     return Template(
         file=source.file,
         front=front,
         before=tuple(parts[:before_history]),
         after=tuple(parts[before_history:]),
         version=source.version,
+        history_priority=history_priority,
     )
 
 
@@ -88,13 +92,55 @@ def _zone(fields: dict[str, Field], default: Zone) -> Zone:
     raise fields["zone"].fault(f"{name!r} is none of {_order()}")
 
 
-def _check_history(fields: dict[str, Field]) -> None:
+def _history_priority(fields: dict[str, Field]) -> int:
     for key in fields:
-        if key not in ("name", "zone"):
+        if key not in ("name", "zone", "truncation_priority"):
             raise fields[key].fault(
                 f"the part of zone {HISTORY} is the place of the conversation's messages and has "
-                "nothing else; parts after it are of zone volatile"
+                "a truncation_priority and nothing else; parts after it are of zone volatile"
             )
+    if "truncation_priority" not in fields:
+        return HISTORY_PRIORITY
+    priority = _priority(fields)
+    if priority == 0:
+        raise fields["truncation_priority"].fault(
+            "a conversation grows, so its oldest messages must be allowed to go: 1 or more"
+        )
+    return priority
+
+
+def _check_blocks(source: Source, before_history: int) -> None:
+    """The parts of a block are next to each other, with one priority and one loop."""
+    parts = [fields for fields in source.parts if not _is_history(fields)]
+    seen: set[str] = set()
+    for index, fields in enumerate(parts):
+        if "block" not in fields:
+            continue
+        block = fields["block"].text().strip()
+        if not block:
+            raise fields["block"].fault("a block needs a name")
+        above = parts[index - 1] if index not in (0, before_history) else {}
+        if "block" not in above or above["block"].text().strip() != block:
+            if block in seen:
+                raise fields["block"].fault(
+                    f"the parts of block {block!r} do not stand next to each other"
+                )
+            seen.add(block)
+            continue
+        for key in ("truncation_priority", "for_each"):
+            if _written(fields, key) != _written(above, key):
+                raise fields["block"].fault(
+                    f"the parts of block {block!r} are written and dropped together, so they have "
+                    f"the same {key}"
+                )
+
+
+def _is_history(fields: dict[str, Field]) -> bool:
+    return "zone" in fields and fields["zone"].text() == HISTORY
+
+
+def _written(fields: dict[str, Field], key: str) -> str | None:
+    return fields[key].text().strip() if key in fields else None
 
 
 def _part(fields: dict[str, Field], zone: Zone, front: Front) -> PartCode:
@@ -126,6 +172,7 @@ def _part(fields: dict[str, Field], zone: Zone, front: Front) -> PartCode:
         condition=condition,
         loop=loop,
         texts=texts,
+        block=fields["block"].text().strip() if "block" in fields else None,
         place=fields["name"].place,
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.templates.inputs import Scope
+from appliance.prompt.truncate import HISTORY_PRIORITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,8 @@ class RenderedPart:
     """One part with the conversation's values in it.
 
     `truncation_priority` is Prompt Poet's: 0 is never dropped, the highest number goes first. `scope`
-    is the widest of the variables that the part depends on.
+    is the widest of the variables that the part depends on. Parts of one `block` are dropped together.
+    `variables` are the names that it was made with.
     """
 
     name: str
@@ -32,6 +36,8 @@ class RenderedPart:
     zone: Zone
     scope: Scope
     sections: tuple[RenderedSection, ...] = ()
+    block: str | None = None
+    variables: frozenset[str] = frozenset()
 
     def message(self, namespace: bytes) -> PromptMessage:
         """The part as a message: public when it holds the operator's text alone, else `namespace`."""
@@ -41,17 +47,31 @@ class RenderedPart:
             zone=self.zone,
             content=self.content,
             namespace=PUBLIC if self.scope is Scope.CHARACTER else namespace,
+            truncation_priority=self.truncation_priority,
+            block=self.block,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """The parts before the conversation's messages, and those after them."""
+    """The parts before the conversation's messages, and those after them.
+
+    `history_priority` is the truncation priority of the messages' turns, `variables` the digests of the
+    values that the template was given.
+    """
 
     before: tuple[RenderedPart, ...]
     after: tuple[RenderedPart, ...]
+    history_priority: int = HISTORY_PRIORITY
+    variables: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[RenderedPart, ...]:
         """All parts in order; the conversation's messages are not among them."""
         return self.before + self.after
+
+
+def digest_of(value: object) -> bytes:
+    """A digest that tells whether a value is another one. Of data its `repr` tells that."""
+    text = value if isinstance(value, str) else repr(value)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -26,6 +26,7 @@ PART_KEYS = (
     "zone",
     "if",
     "for_each",
+    "block",
 )
 
 Includes: TypeAlias = Callable[[str], str | None]

@@ -16,7 +16,7 @@ from appliance.prompt.templates.code import Expression, Text
 from appliance.prompt.templates.faults import Place, said_of
 from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.inputs import Front, Scope
-from appliance.prompt.templates.parts import Rendered, RenderedPart, RenderedSection
+from appliance.prompt.templates.parts import Rendered, RenderedPart, RenderedSection, digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCode:
-    """One part of a template. `texts` are its content, or its sections with their names."""
+    """One part of a template. `texts` are its content, or its sections with their names.
+
+    Parts of one `block` stand next to each other and have one priority and one loop.
+    """
 
     name: str
     role: Role
@@ -40,6 +43,7 @@ class PartCode:
     condition: Expression | None
     loop: Loop | None
     texts: tuple[tuple[str | None, Text], ...]
+    block: str | None
     place: Place
 
 
@@ -52,6 +56,7 @@ class Template:
     before: tuple[PartCode, ...]
     after: tuple[PartCode, ...]
     version: str
+    history_priority: int
 
     @property
     def parts(self) -> tuple[PartCode, ...]:
@@ -73,7 +78,12 @@ class Template:
         with budget() as left:
             before = tuple(_rendered(self.before, given, frozen, left))
             after = tuple(_rendered(self.after, given, frozen, left))
-        return Rendered(before=before, after=after)
+        return Rendered(
+            before=before,
+            after=after,
+            history_priority=self.history_priority,
+            variables={name: digest_of(value) for name, value in given.items()},
+        )
 
     def _values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -93,45 +103,64 @@ def _rendered(
     parts: tuple[PartCode, ...], values: Mapping[str, Any], frozen: Frozen, left: Budget
 ) -> Iterator[RenderedPart]:
     made = 0
-    for part in parts:
-        for name, bound in _rounds(part, values, frozen):
-            left.tick()
-            if part.condition is not None and not part.condition.is_true(bound):
-                continue
-            made += 1
-            if made > PARTS_MAX:
-                raise part.place.fault(f"more than {PARTS_MAX} parts")
-            texts = [(section, text.render(bound, left)) for section, text in part.texts]
-            yield RenderedPart(
-                name=name,
-                role=part.role,
-                content="".join(text for _, text in texts),
-                truncation_priority=part.truncation_priority,
-                zone=part.zone,
-                scope=part.scope,
-                sections=tuple(
-                    RenderedSection(name=section, content=text)
-                    for section, text in texts
-                    if section is not None
-                ),
-            )
+    for part, number, own in _rounds(parts, values, frozen):
+        name = part.name if number is None else f"{part.name} {number}"
+        bound = {**values, **frozen.macros(name), **own}
+        left.tick()
+        if part.condition is not None and not part.condition.is_true(bound):
+            continue
+        made += 1
+        if made > PARTS_MAX:
+            raise part.place.fault(f"more than {PARTS_MAX} parts")
+        texts = [(section, text.render(bound, left)) for section, text in part.texts]
+        block = part.block
+        yield RenderedPart(
+            name=name,
+            role=part.role,
+            content="".join(text for _, text in texts),
+            truncation_priority=part.truncation_priority,
+            zone=part.zone,
+            scope=part.scope,
+            sections=tuple(
+                RenderedSection(name=section, content=text)
+                for section, text in texts
+                if section is not None
+            ),
+            block=block if number is None or block is None else f"{block} {number}",
+            variables=part.names,
+        )
 
 
 def _rounds(
-    part: PartCode, values: Mapping[str, Any], frozen: Frozen
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, variables) of each time a part is written; in a `for_each` the name is numbered."""
-    if part.loop is None:
-        yield part.name, {**values, **frozen.macros(part.name)}
-        return
-    items = part.loop.items.items({**values, **frozen.macros(part.name)})
-    for index, item in enumerate(items):
-        name = f"{part.name} {index + 1}"
-        loop = {
-            "index": index + 1,
-            "index0": index,
-            "first": index == 0,
-            "last": index == len(items) - 1,
-            "length": len(items),
-        }
-        yield name, {**values, **frozen.macros(name), part.loop.name: item, "loop": loop}
+    parts: tuple[PartCode, ...], values: Mapping[str, Any], frozen: Frozen
+) -> Iterator[tuple[PartCode, int | None, Mapping[str, Any]]]:
+    """Each time a part is written: the part, its number in a `for_each`, the loop's variables.
+
+    The parts of a block with a loop are written together, once for each item.
+    """
+    at = 0
+    while at < len(parts):
+        first = parts[at]
+        end = at + 1
+        while first.block is not None and end < len(parts) and parts[end].block == first.block:
+            end += 1
+        if first.loop is None:
+            for part in parts[at:end]:
+                yield part, None, {}
+        else:
+            items = first.loop.items.items({**values, **frozen.macros(first.name)})
+            for index, item in enumerate(items):
+                own = {first.loop.name: item, "loop": _loop(index, len(items))}
+                for part in parts[at:end]:
+                    yield part, index + 1, own
+        at = end
+
+
+def _loop(index: int, length: int) -> Mapping[str, Any]:
+    return {
+        "index": index + 1,
+        "index0": index,
+        "first": index == 0,
+        "last": index == length - 1,
+        "length": length,
+    }

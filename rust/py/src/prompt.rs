@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use appliance_core::prompt::assemble::{self, AssembleError, End, Message};
-use appliance_core::prompt::cut::{Size, Window};
+use appliance_core::prompt::assemble::{self, Asked, AssembleError, End, Kept, Message};
+use appliance_core::prompt::cut::Window;
+use appliance_core::prompt::parts::Part;
 use appliance_core::prompt::pieces::{self, Placement, Role, Slot};
 use appliance_core::tokenizer;
 use pyo3::create_exception;
@@ -61,13 +62,35 @@ fn slot((before, trim_left, trim_right): &PySlot) -> PyResult<Slot> {
     })
 }
 
-/// Sizes cross as u32, so that no sum of them overflows.
-fn window(limit: Count<u32>, reserve: Count<u32>, step: Count<u32>) -> Window {
+/// (limit, reserve, step, draft). Sizes cross as u32, so that no sum of them overflows.
+type PyWindow = (Count<u32>, Count<u32>, Count<u32>, Count<u32>);
+
+fn window((limit, reserve, step, draft): &PyWindow) -> Window {
     Window {
         limit: i64::from(limit.0),
         reserve: i64::from(reserve.0),
         step: i64::from(step.0),
+        draft: i64::from(draft.0),
     }
+}
+
+/// (name, truncation priority, block).
+type PyPart = (PyBackedStr, Count<u32>, Option<PyBackedStr>);
+
+fn parts<'a>(front: &'a [PyPart], after: &'a [PyPart]) -> Vec<Part<'a>> {
+    let part = |(name, priority, block): &'a PyPart| Part {
+        name,
+        priority: priority.0,
+        block: block.as_deref(),
+    };
+    front.iter().chain(after).map(part).collect()
+}
+
+/// (dropped, left out, window_tokens).
+type PyKept = (usize, Vec<usize>, i64);
+
+fn kept(kept: Kept) -> PyKept {
+    (kept.cut.dropped, kept.left_out, kept.cut.window_tokens)
 }
 
 /// The messages of one call, as parallel lists. Their texts and ids stay in Python's memory.
@@ -176,30 +199,40 @@ impl ChatPieces {
         })
     }
 
-    #[pyo3(signature = (messages, *, public, front, limit, reserve, step))]
+    #[pyo3(signature = (messages, *, public, front, after, holds, history_priority, window))]
     #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "converted arguments of a Python call"
+    )]
     fn fit(
         &self,
         py: Python<'_>,
         messages: Columns,
         public: &[u8],
-        front: Vec<PyBackedStr>,
-        limit: Count<u32>,
-        reserve: Count<u32>,
-        step: Count<u32>,
-    ) -> PyResult<(usize, i64, Option<Assembled>)> {
+        front: Vec<PyPart>,
+        after: Vec<PyPart>,
+        holds: Vec<usize>,
+        history_priority: Count<u32>,
+        window: PyWindow,
+    ) -> PyResult<(PyKept, Option<Assembled>)> {
         let messages = read(&messages, public)?;
-        if front.len() > messages.len() {
+        if front.len() + after.len() > messages.len() {
             return Err(PyValueError::new_err(
                 "more messages are named than there are",
             ));
         }
-        let front: Vec<&str> = front.iter().map(|name| &**name).collect();
-        let window = window(limit, reserve, step);
-        let fit = || assemble::fit(&self.tokenizer, &self.pieces, &messages, &front, &window);
-        let (cut, assembled) = run(py, &messages, fit).map_err(to_python)?;
+        let asked = Asked {
+            parts: &parts(&front, &after),
+            front: front.len(),
+            holds: &holds,
+            history: history_priority.0,
+            window: &self::window(&window),
+        };
+        let fit = || assemble::fit(&self.tokenizer, &self.pieces, &messages, &asked);
+        let (found, assembled) = run(py, &messages, fit).map_err(to_python)?;
         let assembled = assembled.map(|assembled| Assembled::new(py, &assembled));
-        Ok((cut.dropped, cut.window_tokens, assembled.transpose()?))
+        Ok((kept(found), assembled.transpose()?))
     }
 
     #[pyo3(signature = (messages, *, public, continues))]
@@ -256,25 +289,45 @@ fn join_at(
     Assembled::new(py, &assembled)
 }
 
-/// The cut alone, of messages by size.
+/// The cut alone, of a history by role and size, between parts of these sizes.
 #[pyfunction]
-#[pyo3(signature = (sizes, *, protected, limit, reserve, step))]
+#[pyo3(signature = (history, *, front, after, tokens, format_tokens, holds, history_priority, window))]
+#[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "converted arguments of a Python call"
+)]
 pub fn cut(
-    sizes: Vec<(bool, u32)>,
-    protected: Vec<(PyBackedStr, u32)>,
-    limit: Count<u32>,
-    reserve: Count<u32>,
-    step: Count<u32>,
-) -> PyResult<(usize, i64)> {
-    let window = window(limit, reserve, step);
-    let protected: Vec<(&str, i64)> = protected
+    history: Vec<(PyBackedStr, u32)>,
+    front: Vec<PyPart>,
+    after: Vec<PyPart>,
+    tokens: Vec<u32>,
+    format_tokens: u32,
+    holds: Vec<usize>,
+    history_priority: Count<u32>,
+    window: PyWindow,
+) -> PyResult<PyKept> {
+    if tokens.len() != front.len() + after.len() {
+        return Err(PyValueError::new_err("every part needs its tokens"));
+    }
+    let asked = Asked {
+        parts: &parts(&front, &after),
+        front: front.len(),
+        holds: &holds,
+        history: history_priority.0,
+        window: &self::window(&window),
+    };
+    let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
+    let history = history
         .iter()
-        .map(|(name, tokens)| (&**name, i64::from(*tokens)))
-        .collect();
-    let sizes = sizes.into_iter().map(|(opens, tokens)| Size {
-        opens,
-        tokens: i64::from(tokens),
-    });
-    let cut = assemble::checked_cut(sizes, &protected, &window).map_err(to_python)?;
-    Ok((cut.dropped, cut.window_tokens))
+        .map(|(name, tokens)| Ok((role(name)?, i64::from(*tokens))))
+        .collect::<PyResult<Vec<_>>>()?;
+    assemble::checked_cut(
+        history.into_iter(),
+        &tokens,
+        i64::from(format_tokens),
+        &asked,
+    )
+    .map(kept)
+    .map_err(to_python)
 }

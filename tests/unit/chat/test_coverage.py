@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -46,7 +47,7 @@ def test_each_role_counts_the_tokens_before_the_first_that_misses() -> None:
     for hit, shares in ((40, (1, 1, 1)), (20, (1, 0, 0)), (25, (1, 0.5, 0)), (10, (0.5, 0, 0))):
         one = Coverage()
         one._layouts = coverage._layouts
-        one.observe(KEY, parent_id=reply, dropped=0, hit_tokens=hit)
+        one.observe(KEY, fitted(), parent_id=reply, hit_tokens=hit)
         assert tuple(one.shares.values()) == pytest.approx(shares)
 
 
@@ -59,7 +60,7 @@ def test_a_turn_that_goes_on_keeps_the_operators_text_of_the_turn_before() -> No
     coverage.put(
         KEY, fitted(("user", 5), known=42), parent_id=first, reply_id=second, reply_tokens=2
     )
-    coverage.observe(KEY, parent_id=second, dropped=0, hit_tokens=47)
+    coverage.observe(KEY, fitted(), parent_id=second, hit_tokens=47)
     assert coverage.shares == pytest.approx({"system": 1, "user": 1, "assistant": 0})
 
 
@@ -67,12 +68,14 @@ def test_branches_and_cuts_and_other_conversations_are_not_counted() -> None:
     coverage = Coverage()
     reply = uuid4()
     coverage.put(KEY, fitted(("user", 10)), parent_id=None, reply_id=reply, reply_tokens=7)
-    coverage.observe(KEY, parent_id=uuid4(), dropped=0, hit_tokens=0)
-    coverage.observe(KEY, parent_id=reply, dropped=2, hit_tokens=0)
-    coverage.observe(("ben", UUID(int=1)), parent_id=reply, dropped=0, hit_tokens=0)
+    coverage.observe(KEY, fitted(), parent_id=uuid4(), hit_tokens=0)
+    coverage.observe(KEY, fitted(dropped=2), parent_id=reply, hit_tokens=0)
+    left_out = replace(fitted(), left_out=("example",))
+    coverage.observe(KEY, left_out, parent_id=reply, hit_tokens=0)
+    coverage.observe(("ben", UUID(int=1)), fitted(), parent_id=reply, hit_tokens=0)
     assert coverage.shares == {}
     coverage.put(KEY, fitted(("assistant", 5)), parent_id=None, reply_id=reply, reply_tokens=7)
-    coverage.observe(KEY, parent_id=reply, dropped=0, hit_tokens=0)
+    coverage.observe(KEY, fitted(), parent_id=reply, hit_tokens=0)
     assert coverage.shares == {}
 
 
@@ -83,6 +86,21 @@ def test_a_fault_shows_within_a_thousand_turns_and_memory_is_bounded() -> None:
         key = ("anna", UUID(int=number))
         prompt = fitted(("user", 10), header=0)
         coverage.put(key, prompt, parent_id=None, reply_id=reply, reply_tokens=0)
-        coverage.observe(key, parent_id=reply, dropped=0, hit_tokens=10 if number < 2000 else 0)
+        coverage.observe(key, fitted(), parent_id=reply, hit_tokens=10 if number < 2000 else 0)
     assert len(coverage._layouts) == 10
     assert coverage.shares["user"] < 0.4
+
+
+def test_a_part_after_the_history_hides_neither_the_operators_text_nor_the_users() -> None:
+    def asked() -> Fitted:
+        bare = fitted(("system", 20), ("user", 10), ("system", 8))
+        *front, note = bare.prompt.messages
+        noted = (*front, replace(note, zone=Zone.VOLATILE))
+        return replace(bare, prompt=replace(bare.prompt, messages=noted), is_plain=False)
+
+    coverage = Coverage()
+    reply = uuid4()
+    coverage.put(KEY, asked(), parent_id=None, reply_id=reply, reply_tokens=7)
+    # The note and the reply behind it stand elsewhere in the next prompt: nothing is expected of them.
+    coverage.observe(KEY, asked(), parent_id=reply, hit_tokens=25)
+    assert coverage.shares == pytest.approx({"system": 1, "user": 0.5})

@@ -9,7 +9,8 @@ use std::ops::Deref;
 use thiserror::Error;
 
 use crate::memo::SharedIds;
-use crate::prompt::cut::{Cut, Size, Window, cut};
+use crate::prompt::cut::{Cut, Place, Size, Window, cut};
+use crate::prompt::parts::{Leaving, Part};
 use crate::prompt::pieces::{ChatPieces, Placement, Role};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -65,10 +66,35 @@ pub enum AssembleError {
     TooLong(String),
 }
 
+/// What a cut is made of: the parts around the history, what goes on with a block, and the room.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The parts before the history, then those behind it.
+    pub parts: &'a [Part<'a>],
+    /// How many of them stand before it.
+    pub front: usize,
+    /// Messages of the history, by index in it, that go on with the block of the message before them: a
+    /// cut never parts the two.
+    pub holds: &'a [usize],
+    /// The priority of the history's turns.
+    pub history: u32,
+    /// The room.
+    pub window: &'a Window,
+}
+
+/// What is kept of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The cut of the turns.
+    pub cut: Cut,
+    /// The parts that are not in the prompt, by index.
+    pub left_out: Vec<usize>,
+}
+
 /// The cut of a conversation, and the prompt of what it keeps.
 ///
-/// The first messages, which `front` names, are in every prompt. None when the format refuses the order of roles of
-/// what is kept.
+/// The messages are the parts before the history, the history, and the parts behind it. None when the format
+/// refuses the order of roles of what is kept.
 ///
 /// # Errors
 /// `Content`, `TooLong`.
@@ -76,9 +102,8 @@ pub fn fit<'a>(
     tokenizer: &Tokenizer,
     pieces: &ChatPieces,
     messages: &[Message<'a>],
-    front: &[&str],
-    window: &Window,
-) -> Result<(Cut, Option<Assembled<'a>>), AssembleError> {
+    asked: &Asked<'_>,
+) -> Result<(Kept, Option<Assembled<'a>>), AssembleError> {
     let contents = messages
         .iter()
         .enumerate()
@@ -87,27 +112,29 @@ pub fn fit<'a>(
     let size = |index: usize| {
         signed(contents[index].len()) + signed(pieces.overhead(messages[index].role))
     };
-    let format_tokens = signed(pieces.fixed_tokens(!front.is_empty()));
-    let protected: Vec<(&str, i64)> = front
-        .iter()
-        .enumerate()
-        .map(|(index, name)| (*name, size(index)))
-        .chain([("chat format", format_tokens)])
-        .collect();
-    let front = front.len();
-    let sizes = (front..messages.len()).map(|index| Size {
-        opens: messages[index].role == Role::User,
-        tokens: size(index),
-    });
-    let cut = checked_cut(sizes, &protected, window)?;
-    let kept = |index: &usize| *index < front || *index >= front + cut.dropped;
-    let kept: Vec<usize> = (0..messages.len()).filter(kept).collect();
-    let roles = kept.iter().map(|&index| messages[index].role);
+    let (front, behind) = (
+        asked.front,
+        messages.len() + asked.front - asked.parts.len(),
+    );
+    let tokens: Vec<i64> = (0..front).chain(behind..messages.len()).map(size).collect();
+    let history = (front..behind).map(|index| (messages[index].role, size(index)));
+    let format_tokens = signed(pieces.fixed_tokens(front > 0));
+    let kept = checked_cut(history, &tokens, format_tokens, asked)?;
+    let is_kept = |index: &usize| match *index {
+        index if index < front => kept.left_out.binary_search(&index).is_err(),
+        index if index < behind => index >= front + kept.cut.dropped,
+        index => kept
+            .left_out
+            .binary_search(&(index - behind + front))
+            .is_err(),
+    };
+    let order: Vec<usize> = (0..messages.len()).filter(is_kept).collect();
+    let roles = order.iter().map(|&index| messages[index].role);
     let Some(placement) = pieces.place(roles, true) else {
-        return Ok((cut, None));
+        return Ok((kept, None));
     };
     let mut assembly = Assembly::default();
-    for (&index, slot) in kept.iter().zip(&placement.slots) {
+    for (&index, slot) in order.iter().zip(&placement.slots) {
         let message = &messages[index];
         let text = slot.trimmed(message.text);
         let again;
@@ -119,7 +146,7 @@ pub fn fit<'a>(
         };
         assembly.add(&slot.before, content, message);
     }
-    Ok((cut, Some(assembly.finish(placement.after))))
+    Ok((kept, Some(assembly.finish(placement.after))))
 }
 
 /// The prompt of messages that are all in it, at these places.
@@ -151,20 +178,40 @@ pub fn join<'a>(
     Ok(assembly.finish(after))
 }
 
-/// The cut of these sizes, when the protected parts and the newest opening fit into the room.
+/// What is kept of a history (roles and sizes) between parts of these sizes, when the parts that never go
+/// and the newest opening fit into the room. `format_tokens` are the format's own in every prompt.
 ///
 /// # Errors
-/// `TooLong`, with the names and sizes of `protected`.
+/// `TooLong`, with the names and sizes of all that never goes.
 pub fn checked_cut(
-    sizes: impl Iterator<Item = Size>,
-    protected: &[(&str, i64)],
-    window: &Window,
-) -> Result<Cut, AssembleError> {
+    history: impl Iterator<Item = (Role, i64)>,
+    tokens: &[i64],
+    format_tokens: i64,
+    asked: &Asked<'_>,
+) -> Result<Kept, AssembleError> {
+    let mut holds = asked.holds.iter().copied().peekable();
+    let sizes = history.enumerate().map(|(index, (role, tokens))| {
+        let goes_on = holds.next_if_eq(&index).is_some();
+        let place = match role {
+            _ if goes_on => Place::Follows,
+            Role::User => Place::Opens,
+            Role::System => Place::Leads,
+            Role::Assistant => Place::Follows,
+        };
+        Size { place, tokens }
+    });
+    let leaving = Leaving::new(asked.parts, tokens, asked.front, asked.history);
+    let protected: Vec<(&str, i64)> = (asked.parts.iter().zip(tokens).enumerate())
+        .filter(|(index, _)| !leaving.may_go(*index))
+        .map(|(_, (part, &tokens))| (part.name, tokens))
+        .chain([("chat format", format_tokens)])
+        .collect();
     let fixed: i64 = protected.iter().map(|(_, tokens)| tokens).sum();
-    let cut = cut(sizes, fixed, window);
+    let cut = cut(sizes, fixed, &leaving.optional(), asked.window);
     let needed = fixed + cut.newest_opening;
-    if needed <= window.room() {
-        return Ok(cut);
+    if needed <= asked.window.room() {
+        let left_out = leaving.left_out(&cut);
+        return Ok(Kept { cut, left_out });
     }
     let parts: Vec<String> = protected
         .iter()
@@ -175,8 +222,8 @@ pub fn checked_cut(
         "the prompt does not fit: {} are {needed} tokens, the context is {} tokens of which {} are \
          kept for the reply",
         parts.join(", "),
-        window.limit,
-        window.reserve,
+        asked.window.limit,
+        asked.window.reserve,
     )))
 }
 

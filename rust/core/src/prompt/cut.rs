@@ -1,10 +1,11 @@
-//! Which turns of a long conversation still go into the prompt: a sticky sawtooth. Pure integers.
+//! What of a long conversation still goes into the prompt: a sticky sawtooth. Pure integers.
 //!
 //! The first kept turn only moves forward, only when the window is full, and then by a whole step, so
-//! that between two moves every prompt starts with the one before it and the cache keeps serving it. The
-//! move is a fold over the sizes of the path alone: the same path gives the same cut after a restart, on
-//! a branch, and for a prompt that is looked at years later; and a path that starts at a cut of before
-//! gives the same cut as the whole one. It never sees text or token ids.
+//! that between two moves every prompt starts with the one before it and the cache keeps serving it;
+//! parts that may go do so at such a move, and stay away. The cut is a fold over the sizes of the path
+//! alone: the same path gives the same cut after a restart, on a branch, and for a prompt that is looked
+//! at years later; and a path that starts at a cut of before gives the same cut as the whole one. It
+//! never sees text or token ids.
 
 /// Room for a prompt, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,9 @@ pub struct Window {
     pub reserve: i64,
     /// How much is cut at once.
     pub step: i64,
+    /// What the newest opening counts for at least: within it, another wording of the newest message
+    /// has the same cut.
+    pub draft: i64,
 }
 
 impl Window {
@@ -22,15 +26,39 @@ impl Window {
     pub fn room(&self) -> i64 {
         self.limit - self.reserve
     }
+
+    fn low_water(&self) -> i64 {
+        self.room() - self.step
+    }
 }
 
-/// One message of a path, as the cut sees it.
+/// What a message is for the turns of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It opens a turn: a user's message.
+    Opens,
+    /// It belongs to the opening that follows it, if one does at once: a system text.
+    Leads,
+    /// It belongs to what is before it: a reply, and what goes on with the block before it.
+    Follows,
+}
+
+/// One message of a path, as the cut sees it. What comes first opens a turn, whatever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Whether it opens a turn: a user's message does. What comes first opens one too.
-    pub opens: bool,
+    /// What it is for the turns.
+    pub place: Place,
     /// Its tokens, the format's text in front of it included.
     pub tokens: i64,
+}
+
+/// What may be left out besides turns: tokens of each unit, in the order in which they go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Optional {
+    /// Less important than old turns: they go first, down to the low-water mark.
+    pub early: Vec<i64>,
+    /// More important: they go when the newest turn would not fit otherwise, and no further.
+    pub late: Vec<i64>,
 }
 
 /// What is kept of a path.
@@ -38,8 +66,12 @@ pub struct Size {
 pub struct Cut {
     /// How many messages at the front are not in the prompt.
     pub dropped: usize,
+    /// How many of `Optional::early` are not.
+    pub early: usize,
+    /// How many of `Optional::late` are not.
+    pub late: usize,
     /// The fixed parts and all that is kept. The next turn goes on from it: while it, the reply and
-    /// the next opening together are within the room, the cut stays.
+    /// the next opening (`Window::draft` at least) together are within the room, the cut stays.
     pub window_tokens: i64,
     /// The opening of the newest turn, 0 without turns. With the fixed parts alone it may be more than
     /// the room: then there is no prompt.
@@ -54,41 +86,84 @@ struct Turn {
 
 /// The cut for a reply to the last turn, whose answer so far, if any, is not counted against the room.
 /// `fixed` are the tokens of the parts in every prompt. O(messages).
-pub fn cut(sizes: impl Iterator<Item = Size>, fixed: i64, window: &Window) -> Cut {
+pub fn cut(
+    sizes: impl Iterator<Item = Size>,
+    fixed: i64,
+    optional: &Optional,
+    window: &Window,
+) -> Cut {
     let turns = turns(sizes);
-    let mut anchor = 0;
-    let mut kept = 0;
+    let (mut early, mut late, mut anchor) = (0, 0, 0);
+    let mut held = fixed + optional.early.iter().chain(&optional.late).sum::<i64>();
     for (index, turn) in turns.iter().enumerate() {
-        let mut needed = fixed + kept + turn.opening;
-        if needed > window.room() {
+        let asked = turn.opening.max(window.draft);
+        if held + asked > window.room() {
+            while early < optional.early.len() && held + asked > window.low_water() {
+                held -= optional.early[early];
+                early += 1;
+            }
             // A turn that fills the window alone is kept alone: the low-water mark yields to it.
-            while anchor < index && needed > window.room() - window.step {
-                let gone = turns[anchor].opening + turns[anchor].answer;
+            while anchor < index && held + asked > window.low_water() {
+                held -= turns[anchor].opening + turns[anchor].answer;
                 anchor += 1;
-                kept -= gone;
-                needed -= gone;
+            }
+            while late < optional.late.len() && held + turn.opening > window.room() {
+                held -= optional.late[late];
+                late += 1;
             }
         }
-        kept += turn.opening + turn.answer;
+        held += turn.opening + turn.answer;
     }
     Cut {
-        dropped: turns.get(anchor).map_or(0, |turn| turn.start),
-        window_tokens: fixed + kept,
-        newest_opening: turns.last().map_or(0, |turn| turn.opening),
+        dropped: turns[anchor].start,
+        early,
+        late,
+        window_tokens: held,
+        newest_opening: turns[turns.len() - 1].opening,
     }
 }
 
+/// The turns of a path; of none, one without a message, so that the fixed parts are cut too.
 fn turns(sizes: impl Iterator<Item = Size>) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
-    for (start, size) in sizes.enumerate() {
+    // Where the system texts just before this message start, and their tokens.
+    let mut leading: Option<(usize, i64)> = None;
+    for (index, Size { place, tokens }) in sizes.enumerate() {
         match turns.last_mut() {
-            Some(turn) if !size.opens => turn.answer += size.tokens,
-            _ => turns.push(Turn {
-                start,
-                opening: size.tokens,
+            None => turns.push(Turn {
+                start: index,
+                opening: tokens,
                 answer: 0,
             }),
+            Some(turn) => match (place, leading) {
+                (Place::Opens, Some((start, _))) if start == turn.start => turn.opening += tokens,
+                (Place::Opens, _) => {
+                    let (start, led) = leading.unwrap_or((index, 0));
+                    turn.answer -= led;
+                    turns.push(Turn {
+                        start,
+                        opening: led + tokens,
+                        answer: 0,
+                    });
+                }
+                (Place::Leads, Some((start, _))) if start == turn.start => turn.opening += tokens,
+                (Place::Leads | Place::Follows, _) => turn.answer += tokens,
+            },
         }
+        leading = match place {
+            Place::Leads => {
+                let (start, led) = leading.unwrap_or((index, 0));
+                Some((start, led + tokens))
+            }
+            Place::Opens | Place::Follows => None,
+        };
+    }
+    if turns.is_empty() {
+        turns.push(Turn {
+            start: 0,
+            opening: 0,
+            answer: 0,
+        });
     }
     turns
 }
