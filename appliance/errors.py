@@ -63,6 +63,12 @@ class InvalidBundle(InvalidRequest):
     code = "invalid_bundle"
 
 
+class CardError(InvalidRequest):
+    """A character card is damaged, too large or no card at all; names the field and the limit."""
+
+    code = "invalid_card"
+
+
 class ContextLengthExceeded(InvalidRequest):
     """The prompt and the reply asked for do not fit into the model's context."""
 

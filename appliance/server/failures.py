@@ -24,6 +24,7 @@ log = logging.getLogger("appliance.server")
 STATUS: dict[str, int] = {
     "invalid_request": 400,
     "invalid_bundle": 400,
+    "invalid_card": 400,
     "context_length_exceeded": 400,
     "invalid_api_key": 401,
     "forbidden_origin": 403,
