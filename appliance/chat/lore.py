@@ -6,13 +6,19 @@ stored path. Never: how keys are found, or the rules of activation (`prompt.lore
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
+from appliance._core import Tokenizer
+from appliance.chat.history import spoken
+from appliance.prompt.contents import encode_content
 from appliance.prompt.lore.activation import Before, activated
 from appliance.prompt.lore.books import Heard, Lore
-from appliance.prompt.lore.lorebook import LoreEntry
+from appliance.prompt.namespace import PUBLIC
 from appliance.store.records import FrozenText, Message
+from appliance.store.text import storable
+from appliance.tokens import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,14 @@ class Recall:
         )
         return replace(self, before=before, since_note=since)
 
+    def standing(
+        self, messages: Sequence[Message], texts: Sequence[FrozenText], *, is_full: bool
+    ) -> Recall:
+        """With these messages in the prompt and no others, and `texts` before the newest."""
+        kept = [text for message in messages for text in message.lore] + list(texts)
+        active = frozenset(text.entry for text in kept if text.entry is not None)
+        return replace(self, before=replace(self.before, active=active, is_full=is_full))
+
     def answered(self, lore: Lore, reply: str) -> Recall:
         """With the reply to the newest message."""
         before = replace(self.before, replies=self.before.replies + 1)
@@ -67,31 +81,40 @@ def recalled(path: Sequence[Message], lore: Lore, kept: int) -> Recall:
         else:
             before = replace(recall.before, replies=recall.before.replies + 1)
             recall = replace(recall, before=before)
-    standing = (text.entry for message in path[kept:] for text in message.lore)
-    before = replace(
-        recall.before,
-        active=frozenset(entry for entry in standing if entry is not None),
-        is_full=kept > 0,
-    )
-    return replace(recall, before=before)
+    return recall.standing(path[kept:], (), is_full=kept > 0)
 
 
-def called_up(
-    recall: Recall,
-    lore: Lore,
-    *,
-    seed: bytes,
-    tokens_of: Callable[[str], int],
-    tokens_max: int,
-) -> tuple[LoreEntry, ...]:
-    """The entries that the newest message of `recall` calls up."""
-    if not lore.books:
-        return ()
-    return activated(
-        lore.books,
-        recall.recent,
-        recall.before,
-        seed=seed,
-        tokens_of=tokens_of,
-        tokens_max=tokens_max,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lorekeeper:
+    """Decides what lore a new message of one conversation brings; `tokens_max` at most."""
+
+    lore: Lore
+    tokenizer: Tokenizer
+    seed: bytes
+    tokens_max: int
+
+    def heard(self, recall: Recall, text: str) -> tuple[Recall, tuple[FrozenText, ...]]:
+        """What a path has come to with a new message of the user, and the texts that go before it."""
+        recall = recall.hearing(self.lore, text)
+        called = activated(
+            self.lore.books,
+            recall.recent,
+            recall.before,
+            seed=self.seed,
+            tokens_of=self._tokens_of,
+            tokens_max=self.tokens_max,
+        )
+        texts = tuple(
+            FrozenText(name=entry.name, text=storable(entry.content), entry=entry.digest)
+            for entry in called
+        )
+        return recall.with_texts(texts), texts
+
+    def recalled(self, path: Sequence[Message], anchor_id: UUID | None) -> Recall:
+        """What the lore of a stored path has come to; `anchor_id` is the first message still sent."""
+        said = spoken(path)
+        ids = [message.message_id for message in said]
+        return recalled(said, self.lore, ids.index(anchor_id) if anchor_id in ids else 0)
+
+    def _tokens_of(self, content: str) -> int:
+        return count(encode_content(self.tokenizer, content, PUBLIC, param="lore"))

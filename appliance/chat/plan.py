@@ -15,16 +15,18 @@ from uuid import UUID
 
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
-from appliance.chat.history import prompt_messages, spoken, title_of
+from appliance.chat.history import kept_from, new_message, prompt_messages, spoken, title_of
+from appliance.chat.lore import Lorekeeper, recalled
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
+from appliance.chat.turn_plan import Plan
 from appliance.errors import InvalidRequest, NotFound, TemplateError
 from appliance.prompt.characters import Characters, CharacterVersion
-from appliance.prompt.contents import encode_content
+from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
-from appliance.prompt.messages import Prompt, PromptMessage, Zone
+from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.templates.frozen_macros import Frozen
@@ -38,6 +40,9 @@ from appliance.wire.frames import Node
 
 log = logging.getLogger("appliance.chat")
 
+LORE_SHARE = 4
+"""New lore of one turn has at most this part of the room for prompts."""
+
 
 class Place(Enum):
     """Where a message goes when no parent is named."""
@@ -48,35 +53,6 @@ class Place(Enum):
 def conversation_key(tenant: str, conversation_id: UUID) -> bytes:
     """What engines know a conversation by: it is routed and pinned under this name."""
     return f"{tenant}/{conversation_id}".encode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A turn before its reply.
-
-    `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
-    when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
-    first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt. `front` is what stands around the history, None for that of the turn before.
-    """
-
-    tenant: str
-    conversation_id: UUID
-    turn_key: UUID
-    parent_id: UUID | None
-    place_id: UUID | None
-    user: NewMessage | None
-    assistant_id: UUID
-    fitted: Fitted
-    onward: Onward
-    anchor_id: UUID | None
-    title: str | None
-    front: Front | None
-
-    @property
-    def prompt(self) -> Prompt:
-        """What the engine is to answer."""
-        return self.fitted.prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,21 +111,27 @@ class Planner:
         token_ids = await off_loop(
             len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
         )
+        keeper = self._keeper(conversation)
+        recall = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
+        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
         user = NewMessage(
             message_id=self.new_id(),
             role="user",
             text=text,
             token_ids=token_ids,
             tokenizer=tokenizer.fingerprint,
+            lore=lore,
         )
         fitted = None if known is None else self._continued(conversation, known, user)
         node = None if fitted is None or known is None else known.node
-        front = None
+        front, kept = None, 0 if known is None else known.dropped
         if fitted is None:
             if known is not None:
                 path = await self._path(conversation, parent_id)
             asked = await self._asked(conversation, path, user)
             fitted, front = await self._fitted(asked), asked.record
+            kept = self._kept(path, fitted)
+            recall = recall.standing(spoken(path)[kept:], lore, is_full=kept > 0)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -161,9 +143,12 @@ class Planner:
             fitted=fitted,
             onward=self._onward(conversation, parent_id, user, node),
             # A prompt that goes on drops what the one before it dropped.
-            anchor_id=_anchor(path, fitted.dropped),
+            anchor_id=_anchor(path, kept),
             title=None if conversation.title else title_of(text),
             front=front,
+            dropped=kept,
+            lore=keeper.lore,
+            recall=recall,
         )
 
     async def regenerate(
@@ -177,6 +162,7 @@ class Planner:
         path = await self._path_to_prompt(conversation, target)
         asked = await self._asked(conversation, path, None)
         fitted = await self._fitted(asked)
+        lore, kept = self._keeper(conversation).lore, self._kept(path, fitted)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -187,9 +173,12 @@ class Planner:
             assistant_id=self.new_id(),
             fitted=fitted,
             onward=self._onward(conversation, path[-1].message_id, None, None),
-            anchor_id=_anchor(path, fitted.dropped),
+            anchor_id=_anchor(path, kept),
             title=None,
             front=asked.record,
+            dropped=kept,
+            lore=lore,
+            recall=recalled(spoken(path), lore, kept),
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
@@ -246,6 +235,20 @@ class Planner:
                 starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
+    @property
+    def takes_leads(self) -> bool:
+        """Whether lore is a message of its own in prompts of this model."""
+        return self.model.chat_format.takes_leads
+
+    def _keeper(self, conversation: Conversation) -> Lorekeeper:
+        """Who decides about the lore of a conversation."""
+        return Lorekeeper(
+            lore=self.characters.get(conversation.character).lore,
+            tokenizer=self.model.tokenizer,
+            seed=conversation.conversation_id.bytes,
+            tokens_max=self.window().room // LORE_SHARE,
+        )
+
     def _check_text(self, text: str) -> None:
         if not text.strip():
             raise InvalidRequest("the message is empty", param="text")
@@ -278,8 +281,12 @@ class Planner:
     def _continued(
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
     ) -> Fitted | None:
-        message = _new_message(user, conversation.tenant)
-        return continued(self.model.chat_format, known.tip, message, self.window())
+        said = new_message(user, conversation.tenant, takes_leads=self.takes_leads)
+        *leads, message = (with_ids(self.model.tokenizer, one) for one in said)
+        return continued(self.model.chat_format, known.tip, message, self.window(), leads=leads)
+
+    def _kept(self, path: tuple[Message, ...], fitted: Fitted) -> int:
+        return kept_from(spoken(path), fitted.dropped, takes_leads=self.takes_leads)
 
     def _onward(
         self,
@@ -322,9 +329,10 @@ class Planner:
             tenant=conversation.tenant,
             character=chosen.character,
             tokenizer=self.model.tokenizer.fingerprint,
+            takes_leads=self.takes_leads,
         )
         if user is not None:
-            history.append(_new_message(user, conversation.tenant))
+            history += new_message(user, conversation.tenant, takes_leads=self.takes_leads)
         rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         return _Asked(
@@ -367,18 +375,7 @@ class Planner:
             raise TemplateError("the character's template cannot be rendered") from error
 
 
-def _new_message(user: NewMessage, tenant: str) -> PromptMessage:
-    return PromptMessage(
-        name="new message",
-        role="user",
-        zone=Zone.HISTORY,
-        content=user.text,
-        namespace=tenant_namespace(tenant),
-        token_ids=user.token_ids,
-    )
-
-
-def _anchor(path: tuple[Message, ...], dropped: int) -> UUID | None:
+def _anchor(path: tuple[Message, ...], kept: int) -> UUID | None:
     """The first message that is still sent, when there are others before it."""
-    kept = spoken(path)
-    return kept[dropped].message_id if 0 < dropped < len(kept) else None
+    said = spoken(path)
+    return said[kept].message_id if 0 < kept < len(said) else None

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from uuid import UUID
 
+from appliance.chat.lore import Recall
 from appliance.chat.running import Key
 from appliance.prompt.continuation import Tip
 from appliance.wire.frames import Node
@@ -22,13 +23,16 @@ TIPS_MAX = 65_536
 class KnownTurn:
     """A stored turn whose tokens an engine has.
 
-    `reply_id` is its end, `place_id` what its user's message answered.
+    `reply_id` is its end, `place_id` what its user's message answered. `dropped` is how many messages
+    of the path are cut, `recall` what lore knows of it.
     """
 
     reply_id: UUID
     place_id: UUID | None
     node: Node
     tip: Tip
+    dropped: int
+    recall: Recall
 
 
 class Tips:

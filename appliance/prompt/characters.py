@@ -7,14 +7,16 @@ a template itself. Never: a user's text, or where bundles are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 import yaml
 
 from appliance.errors import InvalidBundle, NotFound, TemplateError
 from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
+from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in
 from appliance.prompt.templates.compiling import compile_template
 from appliance.prompt.templates.lint import SAMPLE, refuse_errors
@@ -23,13 +25,15 @@ from appliance.prompt.templates.template import Template
 
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
+LOREBOOK_FILE = "lorebook.json"
+"""A character's lorebook: V2's `character_book`, or V3's `lorebook_v3`."""
 
 
 class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One character. An empty `system` leaves the model's own default; `greeting` opens a chat.
 
     `suggestions` are messages that a reader may begin with. `template` is the name of the one that
-    the prompts of its conversations are made with.
+    the prompts of its conversations are made with. `lore_placement`: where the texts of its lorebook go.
     """
 
     id: str
@@ -39,6 +43,7 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     greeting: str = ""
     suggestions: tuple[str, ...] = ()
     template: str = DEFAULT_TEMPLATE
+    lore_placement: Literal["frozen", "as_written"] = "frozen"
 
     def values(self) -> Mapping[str, Any]:
         """What templates know of it, as `character`."""
@@ -53,6 +58,7 @@ class CharacterVersion:
     character: Character
     template: Template
     version: str
+    lore: Lore = field(default_factory=Lore)
 
     @classmethod
     def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
@@ -70,7 +76,8 @@ class CharacterVersion:
             template.render(character.values(), SAMPLE)
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
-        return cls(character=character, template=template, version=bundle.version)
+        lore = Lore.of(_lorebooks(bundle), Placement(character.lore_placement))
+        return cls(character=character, template=template, version=bundle.version, lore=lore)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,19 @@ class Characters:
         if found is None:
             raise NotFound(f"no character {character_id or DEFAULT_CHARACTER!r}", param="character")
         return found
+
+
+def _lorebooks(bundle: Bundle) -> list[Lorebook]:
+    """The book in LOREBOOK_FILE, if there is one; raises InvalidBundle or InvalidRequest."""
+    if LOREBOOK_FILE not in bundle.files:
+        return []
+    here = f"{bundle.name}/{LOREBOOK_FILE}"
+    try:
+        document = msgspec.json.decode(bundle.text(LOREBOOK_FILE))
+    except msgspec.DecodeError as error:
+        raise InvalidBundle(f"{here}: not JSON: {error}") from error
+    book = read_lorebook(document, path=here)
+    return [] if book is None else [book]
 
 
 def _template(bundle: Bundle, character: Character, here: str) -> Template:

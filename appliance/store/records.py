@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import msgspec
+
 from appliance.errors import InvalidRequest
 from appliance.tokens import TokenIds
 
@@ -62,12 +64,24 @@ class Cursor:
             raise InvalidRequest("not a place in this list", param="before") from error
 
 
+class FrozenText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text that stands in prompts right before a user's message, from its turn on for ever.
+
+    `name` is what explanations call it; `entry` the digest of the lorebook entry it was written for.
+    """
+
+    name: str
+    text: str
+    entry: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A stored message; never changed once written.
 
     `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The
     last three of the counts belong to replies: the prompt's tokens and how many of them the cache held.
+    `lore` stands before a user's message.
     """
 
     message_id: UUID
@@ -80,6 +94,7 @@ class Message:
     prompt_tokens: int | None
     prefix_hit_tokens: int | None
     created_at: datetime
+    lore: tuple[FrozenText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +109,7 @@ class NewMessage:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     prefix_hit_tokens: int | None = None
+    lore: tuple[FrozenText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,17 +26,17 @@ LIMIT $2::integer;
 -- From a message up to its root, or up to but not including message $4. The limit makes each step one
 -- look-up by primary key; joined plainly, the planner would read the whole conversation once.
 WITH RECURSIVE path AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
       AND message_id IS DISTINCT FROM $4::uuid
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
     FROM path
     CROSS JOIN LATERAL (
-        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
                prompt_tokens, prefix_hit_tokens, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = path.parent_id
@@ -44,17 +44,17 @@ WITH RECURSIVE path AS (
     ) AS m
     WHERE path.parent_id IS DISTINCT FROM $4::uuid
 )
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM path
 ORDER BY depth;
 
 -- name: messages
 -- The whole tree, parents before children; of a tree larger than the limit, the newest messages.
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid
@@ -64,7 +64,7 @@ FROM (
 ORDER BY created_at, depth;
 
 -- name: get_message
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM appliance.messages
 WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid;
@@ -72,7 +72,8 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- name: append_turn
 -- $1 tenant, $2 conversation, $3 turn key, $4 parent or null, $5 title or null, $6 anchor or null,
 -- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
--- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens.
+-- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
+-- $20 lore of the user's message or null.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -96,9 +97,9 @@ WITH conversation AS (
 ), user_message AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
-        role, text, token_ids, tokenizer)
+        role, text, token_ids, tokenizer, lore)
     SELECT $1::text, $2::uuid, $7::uuid, $4::uuid, $3::uuid, place.depth, place.created_at,
-           $8::text, $9::text, $10::bytea, $11::text
+           $8::text, $9::text, $10::bytea, $11::text, $20::jsonb
     FROM place
     WHERE $7::uuid IS NOT NULL
     ON CONFLICT DO NOTHING
@@ -133,27 +134,27 @@ SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
 WITH first AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id = $4::uuid
     UNION ALL
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id IS NULL AND $4::uuid IS NULL
 ), turn AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM first
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
     FROM first
     CROSS JOIN LATERAL (
-        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
                prompt_tokens, prefix_hit_tokens, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
@@ -161,7 +162,7 @@ WITH first AS (
         LIMIT 1
     ) AS m
 )
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM turn
 ORDER BY depth;

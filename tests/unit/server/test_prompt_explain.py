@@ -14,7 +14,7 @@ import pytest
 from appliance.chat.events import TurnDone
 from appliance.chat.plan import Place
 from appliance.cli.main import main
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.characters import Character, Characters, CharacterVersion
 from appliance.prompt.templates.compiling import template_of
 from appliance.server.auth import LOCAL_TENANT
 from appliance.store.records import Message
@@ -93,9 +93,9 @@ async def run(operator: Operator, *words: str, code: int = 0) -> str:
 def with_template(operator: Operator, mood: str = "calm", name: str = "Mo") -> None:
     """The character of the next turns, as if its files had been changed."""
     template = template_of(_TEMPLATE.replace("default: calm", f"default: {mood}"), "moody.yaml")
-    characters = Characters(
-        by_id={"assistant": Character(id="assistant", name=name, template="moody")},
-        templates={"moody": template},
+    character = Character(id="assistant", name=name, template="moody")
+    characters = Characters.of(
+        [CharacterVersion(character=character, template=template, version=name)]
     )
     object.__setattr__(operator.services.turns.planner, "characters", characters)
 
