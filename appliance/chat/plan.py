@@ -16,7 +16,7 @@ from uuid import UUID
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
 from appliance.chat.history import kept_from, new_message, prompt_messages, spoken, title_of
-from appliance.chat.lore import Lorekeeper, recalled
+from appliance.chat.lore import Lorekeeper, Recall, recalled
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
 from appliance.chat.tips import KnownTurn, Tips
@@ -106,22 +106,9 @@ class Planner:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
                     return stored
-        tokenizer = self.model.tokenizer
-        namespace = tenant_namespace(tenant)
-        token_ids = await off_loop(
-            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
-        )
         keeper = self._keeper(conversation)
         recall = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
-        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
-        user = NewMessage(
-            message_id=self.new_id(),
-            role="user",
-            text=text,
-            token_ids=token_ids,
-            tokenizer=tokenizer.fingerprint,
-            lore=lore,
-        )
+        user, recall = await self._heard(conversation, keeper, recall, text)
         fitted = None if known is None else self._continued(conversation, known, user)
         node = None if fitted is None or known is None else known.node
         front, kept = None, 0 if known is None else known.dropped
@@ -131,7 +118,7 @@ class Planner:
             asked = await self._asked(conversation, path, user)
             fitted, front = await self._fitted(asked), asked.record
             kept = self._kept(path, fitted)
-            recall = recall.standing(spoken(path)[kept:], lore, is_full=kept > 0)
+            recall = recall.standing(spoken(path)[kept:], user.lore, is_full=kept > 0)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -150,6 +137,26 @@ class Planner:
             lore=keeper.lore,
             recall=recall,
         )
+
+    async def _heard(
+        self, conversation: Conversation, keeper: Lorekeeper, recall: Recall, text: str
+    ) -> tuple[NewMessage, Recall]:
+        """The new message with the lore that it calls up, and what its path has come to with it."""
+        tokenizer = self.model.tokenizer
+        namespace = tenant_namespace(conversation.tenant)
+        token_ids = await off_loop(
+            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
+        )
+        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
+        user = NewMessage(
+            message_id=self.new_id(),
+            role="user",
+            text=text,
+            token_ids=token_ids,
+            tokenizer=tokenizer.fingerprint,
+            lore=lore,
+        )
+        return user, recall
 
     async def regenerate(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
