@@ -7,6 +7,7 @@ __all__ = [
     "Assembled",
     "ChatPieces",
     "ContentRefused",
+    "IntLayer",
     "IntMatrix",
     "Lease",
     "PrefixIndex",
@@ -485,6 +486,7 @@ def store_kv(
     v_cache: int,
     slots: bytes,
     *,
+    half: bool = False,
     scales: tuple[int, int] | None = None,
     kv_heads: int,
     head_dim: int,
@@ -493,10 +495,11 @@ def store_kv(
 ) -> None:
     """Write new K and V rows into their slots (page * page_size + row, u32).
 
-    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches and `scales` as in
-    `paged_attention`. An int8 row is symmetric: scale = largest magnitude / 127, numbers =
-    values / scale rounded to the nearest, ties to even; a value that is not finite makes the scale
-    NaN. The caller keeps the tensors alive. Raises ValueError on a bad slot.
+    `k`, `v`: addresses of contiguous float32 [tokens, kv_heads, head_dim]; caches, `half` and
+    `scales` as in `paged_attention`. A float16 value is the nearest, ties to even, and infinite above
+    65,504. An int8 row is symmetric: scale = largest magnitude / 127, numbers = values / scale rounded
+    to the nearest, ties to even; a value that is not finite makes the scale NaN. The caller keeps the
+    tensors alive. Raises ValueError on a bad slot.
     """
 
 def paged_attention(
@@ -505,6 +508,7 @@ def paged_attention(
     k_cache: int,
     v_cache: int,
     *,
+    half: bool = False,
     scales: tuple[int, int] | None = None,
     query_starts: bytes,
     context_lens: bytes,
@@ -521,8 +525,8 @@ def paged_attention(
     """Causal attention of a ragged batch over pages read in place, on the CPU.
 
     `out`, `q`: addresses of contiguous float32 [tokens, heads, head_dim]; `k_cache`, `v_cache`:
-    contiguous [pages, kv_heads, page_size, head_dim]. Without `scales` the caches are float32. With
-    `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
+    contiguous [pages, kv_heads, page_size, head_dim]. The caches are float32, with `half` float16.
+    With `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
     they are int8, and a value is the number times the scale of its row. `query_starts`: u32
     [sequences + 1], row ranges of `q`; `context_lens`: u32 [sequences], positions including the new
     ones, so the queries of a sequence are its last positions; `page_tables`: u32, all sequences'
@@ -595,6 +599,59 @@ class IntMatrix:
 
     def rows(self, out: int, token_ids: int, tokens: int) -> None:
         """The rows of the ids, int64 [tokens], as float32 [tokens, inputs]: a tied embedding."""
+
+@final
+class IntLayer:
+    """A layer of a decoder in one call: x += output(attention(qkv(norm(x)))), x += down(gate(norm(x))).
+
+    The steps are those of `IntMatrix`, `rotate`, `store_kv` and `paged_attention`, and so are the
+    results. It shares the matrices, to which no rows can be added any more; norms as in `IntMatrix`,
+    whose weights the caller keeps alive.
+    """
+
+    def __new__(
+        cls,
+        qkv: IntMatrix,
+        output: IntMatrix,
+        gate: IntMatrix,
+        down: IntMatrix,
+        *,
+        norm: tuple[int, float],
+        mlp_norm: tuple[int, float],
+        activation: Literal["silu", "gelu_tanh", "gelu_erf"],
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int | None = None,
+    ) -> Self:
+        """`qkv` has the rows of all heads of q, then k, then v; `gate` is gated. Raises ValueError unless
+        each matrix is filled and takes what the one before it gives."""
+
+    def run(
+        self,
+        x: int,
+        k_cache: int,
+        v_cache: int,
+        turns: tuple[int, int, int, int] | None,
+        *,
+        half: bool = False,
+        scales: tuple[int, int] | None = None,
+        slots: bytes,
+        query_starts: bytes,
+        context_lens: bytes,
+        page_tables: bytes,
+        page_starts: bytes,
+        pages: int,
+        page_size: int,
+    ) -> None:
+        """Move x, the address of float32 [tokens, inputs of qkv], through the layer, in place.
+
+        `turns`: addresses of the positions, int64 [tokens], and of a table of `rotate`, then its rows
+        and pairs; None for heads that do not turn. Caches and batch as in `paged_attention`, slots as in
+        `store_kv`. The caller keeps the tensors alive. Raises ValueError on what does not fit; x is
+        unchanged then. Releases the GIL.
+        """
 
 def rms_norm(out: int, x: int, weight: int, *, tokens: int, hidden: int, epsilon: float) -> None:
     """out = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467), row by row.

@@ -79,7 +79,7 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     devices: Annotated[tuple[Device, ...], Meta(max_length=ENGINES_MAX)] = ()
     kv_cache_bytes: PositiveInt = 2 * GIB
     weight_dtype: Literal["auto", "float32", "bfloat16", "int12", "int8"] = "auto"
-    kv_dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    kv_dtype: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     host_cache_bytes: NonNegativeInt = 0
     disk_cache_bytes: NonNegativeInt = 0
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16

@@ -1,10 +1,10 @@
 """A decode step of a real model beside the limits of the machine, and where its time goes.
 
 `python -m bench.decode MODEL_DIRECTORY [THREADS] [SECONDS]`, from the repository's root: products in
-registers are measured by `cargo bench`. Steps of all forms of the weights alternate; the shortest
-counts, beside the median. A step's limit is the larger of two: reading every weight and every key and
-value once, at the rate at which this machine reads as many bytes, and computing every product at the
-rate of registers alone.
+registers are measured by `cargo bench`. Steps of all forms alternate; the shortest counts, beside the
+median. Where the time goes is told of steps whose layers are not done in one call. A step's limit is
+the larger of two: reading every weight and every key and value once, at the rate at which this machine
+reads as many bytes, and computing every product at the rate of registers alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ import numpy as np
 import torch
 
 from appliance import _core
+from appliance.model.attention import Attend
 from appliance.model.batch import StepBatch
+from appliance.model.cpu_attention import CpuAttention
 from appliance.model.decoder import Decoder, load_model
-from appliance.model.kv_cache import KVCache, bytes_per_page
+from appliance.model.kv_cache import ELEMENT_TYPES, KVCache, KVDtype, bytes_per_page
 from appliance.model.weight_form import WeightDtype
 
-FORMS: tuple[WeightDtype, ...] = ("float32", "int12", "int8")
+FORMS: tuple[tuple[WeightDtype, KVDtype], ...] = (
+    ("float32", "float32"),
+    ("int12", "float32"),
+    ("int12", "float16"),
+    ("int12", "int8"),
+    ("int8", "float16"),
+)
+"""Weights, and keys and values; the third is the CPU's default."""
 BYTES_PER_WEIGHT = {"float32": 4.0, "int12": 1.5, "int8": 1.0}
 BATCHES = (1, 8, 32)
 CONTEXT = 1000
@@ -60,9 +69,10 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Steps:
-    """The decode steps of a form of the weights at a batch size; times in seconds."""
+    """The decode steps of a form at a batch size; times in seconds."""
 
-    form: str
+    weights: WeightDtype
+    kv: KVDtype
     decoder: Decoder
     batch: StepBatch
     cache: KVCache
@@ -75,12 +85,15 @@ class Steps:
         self.times.append(time.perf_counter() - started)
 
     def places(self) -> dict[str, float]:
-        """Parts of the time of a step, by place; the profiler slows Python down, so its part is high."""
+        """Parts of the time of a step in single calls, by place; the profiler slows Python down, so its
+        part is high."""
         profile = cProfile.Profile()
+        whole, self.decoder.backend = self.decoder.backend, single_calls
         profile.enable()
         for _ in range(PROFILED):
             self.decoder.forward(self.batch, self.cache)
         profile.disable()
+        self.decoder.backend = whole
         stats = pstats.Stats(profile).get_stats_profile()
         total = stats.total_tt
         parts = dict.fromkeys(PLACES, 0.0)
@@ -91,6 +104,12 @@ class Steps:
         return parts | {"Python and torch": 1 - sum(parts.values())}
 
 
+def single_calls(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
+    """The CPU's back end in a form that no layer knows, so that it goes step by step."""
+    attend = CpuAttention(batch, cache, heads)
+    return lambda *arguments: attend(*arguments)
+
+
 def main() -> None:
     """Measure everything, then print it."""
     directory = Path(sys.argv[1])
@@ -98,7 +117,10 @@ def main() -> None:
     budget_s = float(sys.argv[3]) if len(sys.argv) > 3 else 10.0
     torch.manual_seed(0)
     _core.set_kernel_threads(threads)
-    decoders = {form: load_model(directory, "cpu", threads, weight_dtype=form) for form in FORMS}
+    decoders = {
+        form: load_model(directory, "cpu", threads, weight_dtype=form)
+        for form in dict.fromkeys(weights for weights, _ in FORMS)
+    }
     config = decoders["float32"].config
     weights = weight_count(decoders["float32"])
     machine = measure_machine(threads, weights)
@@ -109,26 +131,28 @@ def main() -> None:
         f"{machine.int16_per_second / 1e9:.0f} G int16 products/s; "
         f"{weights / 1e6:.0f} M weights are multiplied, {CONTEXT} tokens of context"
     )
-    print("| weights | batch | step | median | limit | times the limit | where the time goes |")
-    print("|---|---|---|---|---|---|---|")
-    row_bytes = bytes_per_page(config, 1)
+    print(
+        "| weights | K/V | batch | step | median | limit | times the limit | where the time goes |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for size in BATCHES:
         batch, pages = decode_batch(size, config.vocab_size)
         all_steps = [
             Steps(
-                form=form,
-                decoder=decoder,
+                weights=form,
+                kv=kv,
+                decoder=decoders[form],
                 batch=batch,
-                cache=decoder.new_cache(pages, PAGE_SIZE),
+                cache=decoders[form].new_cache(pages, PAGE_SIZE, ELEMENT_TYPES[kv]),
             )
-            for form, decoder in decoders.items()
+            for form, kv in FORMS
         ]
         alternate(all_steps, budget_s)
         for steps in all_steps:
-            read = weights * BYTES_PER_WEIGHT[steps.form] + size * (CONTEXT + 1) * row_bytes
-            rate = (
-                machine.float32_per_second if steps.form == "float32" else machine.int16_per_second
-            )
+            row_bytes = bytes_per_page(config, 1, ELEMENT_TYPES[steps.kv])
+            read = weights * BYTES_PER_WEIGHT[steps.weights] + size * (CONTEXT + 1) * row_bytes
+            is_float = steps.weights == "float32"
+            rate = machine.float32_per_second if is_float else machine.int16_per_second
             limit = max(read / machine.bytes_per_second, weights * size / rate if rate else 0.0)
             print(table_row(steps, size, limit))
 
@@ -183,7 +207,10 @@ def alternate(all_steps: list[Steps], budget_s: float) -> None:
     """Steps of every form in turn, until the time is spent."""
     for steps in all_steps:
         # Pages that were never written are all one page of zeros, which no cache would miss.
-        steps.cache.data.normal_()
+        random = torch.randn(steps.cache.data.shape[2:])
+        if steps.cache.scales is not None:
+            random, steps.cache.scales[:] = random.mul(40).clamp(-127, 127), 0.02
+        steps.cache.data[:] = random
         steps.run()
         steps.times.clear()
     started, rounds = time.perf_counter(), 0
@@ -198,7 +225,7 @@ def table_row(steps: Steps, size: int, limit_s: float) -> str:
     best, median = min(steps.times), statistics.median(steps.times)
     places = ", ".join(f"{place} {part:.0%}" for place, part in steps.places().items())
     return (
-        f"| {steps.form} | {size} | {best * 1e3:.2f} ms | {median * 1e3:.2f} ms | "
+        f"| {steps.weights} | {steps.kv} | {size} | {best * 1e3:.2f} ms | {median * 1e3:.2f} ms | "
         f"{limit_s * 1e3:.2f} ms | {best / limit_s:.2f} | {places} |"
     )
 

@@ -27,7 +27,7 @@ CHARACTER = (
     "looking for. Once you were a cartographer; your maps hang in the cabin. You are afraid of herons."
 )
 
-_TEMPLATE = """\
+POET_TEMPLATE = """\
 - name: system instructions
   role: system
   content: |
@@ -101,7 +101,7 @@ def poet_prompt(contents: Sequence[str]) -> Callable[[float], int]:
     folder = tempfile.mkdtemp(prefix="bench-")
     path = os.path.join(folder, "chat.yml.j2")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(_TEMPLATE)
+        file.write(POET_TEMPLATE)
     loader = loaders.LocalFSTemplateLoader(path)
     encode = tiktoken_encoding().encode_ordinary
     data = {

@@ -18,11 +18,13 @@ from appliance.wire.frames import (
     Admitted,
     Ask,
     Cancel,
+    Done,
     Finished,
     Frame,
     FrameSplitter,
     Generate,
     Hello,
+    PurgeAll,
     Stats,
     TokenLogprobs,
     Tokens,
@@ -67,6 +69,7 @@ class ScriptedEngine:
         self.generated: list[Generate] = []
         self.started: list[str] = []
         self.cancelled: dict[str, int] = {}
+        self.purges = 0
         self.new_tokens = 0
         self.running = 0
         self.waiting = 0
@@ -132,6 +135,9 @@ class ScriptedEngine:
             task = self._tasks.get(frame.request_id)
             if task is not None:
                 task.cancel()
+        elif isinstance(frame, PurgeAll):
+            self.purges += 1
+            writer.write(encode(Done(request_id=frame.request_id, pages=self.purges)))
         else:
             assert isinstance(frame, Ask)
             values = {"running": float(self.running), "new_tokens": float(self.new_tokens)}

@@ -29,10 +29,11 @@ from appliance.wire.frames import (
     Explain,
     Explained,
     PathAudit,
+    PathFrom,
     Pin,
     PurgeAll,
     PurgeNamespace,
-    PurgePath,
+    PurgePaths,
     Refused,
     Unpin,
 )
@@ -98,16 +99,15 @@ class CacheView:
         What another conversation of the tenant begins with in the same way goes along.
         """
         starts = await self._planner.window_starts(tenant=tenant, conversation_id=conversation_id)
-        pages = 0
-        for prompt in starts:
-            pages += await self._dropped(
-                PurgePath(
-                    token_ids=prompt.token_ids,
-                    stretches=list(prompt.stretches),
-                    from_token=first_private(prompt),
-                )
+        paths = [
+            PathFrom(
+                token_ids=prompt.token_ids,
+                stretches=list(prompt.stretches),
+                from_token=first_private(prompt),
             )
-        return pages
+            for prompt in starts
+        ]
+        return await self._dropped(PurgePaths(paths=paths))
 
     async def purge_tenant(self, tenant: str) -> int:
         """Drop every private page of a tenant, in all tiers."""
@@ -122,14 +122,16 @@ class CacheView:
     ) -> list[PathAudit]:
         """Compare what is cached of the conversation with a recomputation; empty when nothing is."""
         path = await self._path(tenant, conversation_id)
-        question = AuditPath(token_ids=path.token_ids, stretches=path.stretches)
+        question = AuditPath(
+            token_ids=path.token_ids, stretches=path.stretches, wait_ms=round(timeout_s * 1000)
+        )
         answer = await self._ask(conversation_key(tenant, conversation_id), question, timeout_s)
         assert isinstance(answer, Audited)
         return answer.paths
 
     async def audit_sample(self, tokens: int, *, timeout_s: float) -> list[PathAudit]:
         """The same with turns that ended lately, until so many tokens are compared in each engine."""
-        question = AuditSample(tokens=tokens)
+        question = AuditSample(tokens=tokens, wait_ms=round(timeout_s * 1000))
         paths: list[PathAudit] = []
         for answer in await self._engine.question_each(question, timeout_s=timeout_s):
             answer = _accepted(answer)
@@ -142,7 +144,7 @@ class CacheView:
         assert isinstance(answer, Done)
         return answer.pages
 
-    async def _dropped(self, question: PurgeAll | PurgeNamespace | PurgePath) -> int:
+    async def _dropped(self, question: PurgeAll | PurgeNamespace | PurgePaths) -> int:
         """Where its pages are, and where they were while an engine was away: every engine is asked."""
         pages = 0
         for answer in await self._engine.question_each(question, timeout_s=QUESTION_TIMEOUT_S):

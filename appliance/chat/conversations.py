@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.running import RunningTurns
-from appliance.prompt.characters import Characters
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, FinishedTurn, Message, NewMessage
+from appliance.store.records import Conversation, Cursor, FinishedTurn, Message, NewMessage, Scene
+from appliance.tokens import count
 
 
 class Conversations:
@@ -27,24 +28,30 @@ class Conversations:
         *,
         ledger: Ledger,
         running: RunningTurns,
-        characters: Characters,
+        catalog: Catalog,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
         self._ledger = ledger
         self._running = running
-        self._characters = characters
+        self._catalog = catalog
         self._new_id = new_id
 
     async def open(
-        self, *, tenant: str, title: str = "", character: str | None = None
+        self,
+        *,
+        tenant: str,
+        title: str = "",
+        character: str | None = None,
+        scene: Scene | None = None,
     ) -> Conversation:
         """A new conversation, with the character's greeting as its first message if it has one.
 
         Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
         """
-        chosen = self._characters.get(character).character
+        version = self._catalog.current.get(character)
+        chosen = version.character
         conversation = await self._ledger.create(
-            tenant, self._new_id(), title=title, character=chosen.id
+            tenant, self._new_id(), title=title, character=chosen.id, scene=scene
         )
         if not chosen.greeting:
             return conversation
@@ -59,6 +66,7 @@ class Conversations:
                 parent_id=None,
                 user=None,
                 assistant=greeting,
+                prompt_version=version.version,
             )
         )
         return await self._ledger.get(tenant, conversation.conversation_id)
@@ -88,6 +96,30 @@ class Conversations:
     async def rename(self, *, tenant: str, conversation_id: UUID, title: str) -> Conversation:
         """Set the title; raises InvalidRequest for one that is too long."""
         return await self._ledger.rename(tenant, conversation_id, title)
+
+    async def set_prompt_version(
+        self, *, tenant: str, conversation_id: UUID, reference: str
+    ) -> tuple[str | None, Conversation]:
+        """(version before, conversation) once its next turns are made with another version.
+
+        `reference` is a label or the beginning of a version of its character. A turn that runs is stored
+        as it is. Raises NotFound and InvalidRequest for what means no version, TemplateError for one that
+        cannot be used.
+        """
+        before = await self._ledger.get(tenant, conversation_id)
+        chosen = await self._catalog.resolve(before.character, reference)
+        after = await self._ledger.set_prompt_version(tenant, conversation_id, chosen.version)
+        return before.prompt_version, after
+
+    async def set_scene(self, conversation: Conversation, scene: Scene) -> tuple[int, Conversation]:
+        """Set persona and note; returns how many tokens the next turn computes again for a changed
+        persona: all but the character's text before it. A running turn keeps what it began with."""
+        key = (conversation.tenant, conversation.conversation_id)
+        changed = await self._ledger.set_scene(*key, scene)
+        if scene.persona == conversation.scene.persona or conversation.head_id is None:
+            return 0, changed
+        head = await self._ledger.message(*key, conversation.head_id)
+        return (head.prompt_tokens or 0) + count(head.token_ids or b""), changed
 
     async def delete(self, *, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages.

@@ -28,6 +28,8 @@ class TurnStarted:
 
     The message ids are None for a stateless completion, `user_message_id` also when a reply is
     regenerated. `messages_dropped` messages of the history did not fit into the context.
+    `prompt_version` is the version of the character that the prompt was made with, None for a stateless
+    completion; of a turn that was stored before, what its conversation holds now.
     """
 
     turn_id: UUID
@@ -36,6 +38,7 @@ class TurnStarted:
     prompt_tokens: int
     prefix_hit_tokens: int
     messages_dropped: int
+    prompt_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
+from uuid import UUID
 
 from appliance.prompt.characters import Character
 from appliance.prompt.messages import PromptMessage, Role, Zone
+from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.roles import JOINER
 from appliance.store.records import FrozenText, Message, NewMessage
@@ -26,15 +28,15 @@ def prompt_messages(
     *,
     tenant: str,
     character: Character,
-    tokenizer: str,
-    takes_leads: bool,
+    model: ModelText,
 ) -> list[PromptMessage]:
     """The messages of a `spoken` path, root first, each with the lore before it.
 
-    Stored ids are used when `tokenizer` (a fingerprint) made them. A greeting that is still the
-    character's own is public. `takes_leads` is the chat format's.
+    Stored ids are used when the model's tokenizer made them. A greeting that is still the character's
+    own is public.
     """
     namespace = tenant_namespace(tenant)
+    tokenizer, takes_leads = model.tokenizer.fingerprint, model.chat_format.takes_leads
     result = []
     for index, message in enumerate(path):
         is_greeting = (
@@ -54,7 +56,7 @@ def prompt_messages(
     return result
 
 
-def new_message(user: NewMessage, tenant: str, *, takes_leads: bool) -> list[PromptMessage]:
+def new_message(user: NewMessage, tenant: str, model: ModelText) -> list[PromptMessage]:
     """A message on its way, with the lore before it."""
     made = PromptMessage(
         name="new message",
@@ -64,7 +66,7 @@ def new_message(user: NewMessage, tenant: str, *, takes_leads: bool) -> list[Pro
         namespace=tenant_namespace(tenant),
         token_ids=user.token_ids,
     )
-    return with_lore(made, user.lore, takes_leads=takes_leads)
+    return with_lore(made, user.lore, takes_leads=model.chat_format.takes_leads)
 
 
 def with_lore(
@@ -92,6 +94,12 @@ def kept_from(path: Sequence[Message], dropped: int, *, takes_leads: bool) -> in
         dropped -= 2 if takes_leads and path[index].lore else 1
         index += 1
     return index
+
+
+def anchor_of(path: Sequence[Message], kept: int) -> UUID | None:
+    """The first message still sent, index `kept` of the spoken ones, when others are before it."""
+    said = spoken(path)
+    return said[kept].message_id if 0 < kept < len(said) else None
 
 
 def foreign(path: Sequence[Message], tokenizer: str) -> frozenset[str]:

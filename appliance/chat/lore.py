@@ -12,11 +12,13 @@ from uuid import UUID
 
 from appliance._core import Tokenizer
 from appliance.chat.history import spoken
+from appliance.prompt.cards.macros import Macros
 from appliance.prompt.contents import encode_content
 from appliance.prompt.lore.activation import Before, activated
 from appliance.prompt.lore.books import Heard, Lore
+from appliance.prompt.lore.lorebook import LoreEntry
 from appliance.prompt.namespace import PUBLIC
-from appliance.store.records import FrozenText, Message
+from appliance.store.records import FrozenText, Message, Note
 from appliance.store.text import storable
 from appliance.tokens import count
 
@@ -25,7 +27,7 @@ from appliance.tokens import count
 class Recall:
     """What lore knows of a path: `recent` is what was found in its latest messages, the newest first.
 
-    `since_note` counts the user's messages since one with a note before it, None when none has been.
+    `since_note` counts the user's messages since one with a frozen note, None when none has been.
     """
 
     before: Before = field(default_factory=Before)
@@ -65,6 +67,9 @@ class Recall:
         return replace(self.hearing(lore, reply), before=before)
 
 
+LORE_SHARE = 4
+"""New lore of one turn has at most this part of the room for prompts."""
+
 NOTE = "author's note"
 """The name of a note that is frozen into the history."""
 
@@ -86,12 +91,13 @@ def recalled(path: Sequence[Message], lore: Lore, kept: int) -> Recall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lorekeeper:
-    """Decides what lore a new message of one conversation brings; `tokens_max` at most."""
+    """Decides what lore a new message of one conversation brings. `room_tokens` are a prompt's."""
 
     lore: Lore
     tokenizer: Tokenizer
-    seed: bytes
-    tokens_max: int
+    note: Note | None
+    macros: Macros
+    room_tokens: int
 
     def heard(self, recall: Recall, text: str) -> tuple[Recall, tuple[FrozenText, ...]]:
         """What a path has come to with a new message of the user, and the texts that go before it."""
@@ -100,15 +106,26 @@ class Lorekeeper:
             self.lore.books,
             recall.recent,
             recall.before,
-            seed=self.seed,
+            seed=self.macros.frozen.seed,
             tokens_of=self._tokens_of,
-            tokens_max=self.tokens_max,
+            tokens_max=self.room_tokens // LORE_SHARE,
         )
-        texts = tuple(
-            FrozenText(name=entry.name, text=storable(entry.content), entry=entry.digest)
+        texts = [
+            FrozenText(name=entry.name, text=self._written(entry), entry=entry.digest)
             for entry in called
-        )
-        return recall.with_texts(texts), texts
+        ]
+        if self._note_is_due(recall):
+            assert self.note is not None
+            texts.append(FrozenText(name=NOTE, text=self.note.text))
+        return recall.with_texts(texts), tuple(texts)
+
+    def _written(self, entry: LoreEntry) -> str:
+        return storable(self.macros.expand(entry.content, f"lore {entry.digest}").text)
+
+    def _note_is_due(self, recall: Recall) -> bool:
+        if self.note is None or self.note.every is None:
+            return False
+        return recall.since_note is None or recall.since_note + 1 >= self.note.every
 
     def recalled(self, path: Sequence[Message], anchor_id: UUID | None) -> Recall:
         """What the lore of a stored path has come to; `anchor_id` is the first message still sent."""

@@ -13,23 +13,31 @@ from enum import Enum
 from functools import partial
 from uuid import UUID
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
-from appliance.chat.history import kept_from, new_message, prompt_messages, spoken, title_of
+from appliance.chat.history import (
+    anchor_of,
+    kept_from,
+    new_message,
+    prompt_messages,
+    spoken,
+    title_of,
+)
 from appliance.chat.lore import Lorekeeper, Recall, recalled
 from appliance.chat.params import ChatLimits
-from appliance.chat.prompting import context_tokens, off_loop
+from appliance.chat.prompting import check_message, context_tokens, off_loop
+from appliance.chat.scene import frozen_of, macros_of, scene_values
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan
 from appliance.errors import InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import Characters, CharacterVersion
+from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
 from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
@@ -39,9 +47,6 @@ from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Node
 
 log = logging.getLogger("appliance.chat")
-
-LORE_SHARE = 4
-"""New lore of one turn has at most this part of the room for prompts."""
 
 
 class Place(Enum):
@@ -73,7 +78,7 @@ class Planner:
     ledger: Ledger
     engine: EngineAccess
     model: ModelText
-    characters: Characters
+    catalog: Catalog
     limits: ChatLimits
     tips: Tips
     new_id: Callable[[], UUID]
@@ -88,13 +93,15 @@ class Planner:
         turn_key: UUID | None,
     ) -> Plan | StoredTurn:
         """The plan of a new message, or the turn that is already stored under its key."""
-        self._check_text(text)
+        check_message(text, self.limits)
         text = storable(text)
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         parent_id = conversation.head_id if isinstance(parent, Place) else parent
         # A head was not deleted; of another parent, only the path tells.
         at_head = parent_id is not None and parent_id == conversation.head_id
         known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
+        if known is not None and not known.is_of(conversation):
+            known = None  # its front is that of another version or persona
         path = () if known is not None else await self._path(conversation, parent_id)
         if turn_key is not None:
             places = [parent_id]
@@ -105,8 +112,8 @@ class Planner:
             for place in places:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
-                    return stored
-        keeper = self._keeper(conversation)
+                    return replace(stored, prompt_version=conversation.prompt_version)
+        keeper = await self._keeper(conversation)
         recall = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
         user, recall = await self._heard(conversation, keeper, recall, text)
         fitted = None if known is None else self._continued(conversation, known, user)
@@ -130,12 +137,14 @@ class Planner:
             fitted=fitted,
             onward=self._onward(conversation, parent_id, user, node),
             # A prompt that goes on drops what the one before it dropped.
-            anchor_id=_anchor(path, kept),
+            anchor_id=anchor_of(path, kept),
             title=None if conversation.title else title_of(text),
             front=front,
             dropped=kept,
             lore=keeper.lore,
             recall=recall,
+            prompt_version=_version(conversation),
+            scene=conversation.scene,
         )
 
     async def _heard(
@@ -162,14 +171,14 @@ class Planner:
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
     ) -> Plan:
         """The plan of another reply beside a stored one (the head when None)."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         target = message_id or conversation.head_id
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
         path = await self._path_to_prompt(conversation, target)
         asked = await self._asked(conversation, path, None)
         fitted = await self._fitted(asked)
-        lore, kept = self._keeper(conversation).lore, self._kept(path, fitted)
+        lore, kept = (await self._keeper(conversation)).lore, self._kept(path, fitted)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -180,12 +189,14 @@ class Planner:
             assistant_id=self.new_id(),
             fitted=fitted,
             onward=self._onward(conversation, path[-1].message_id, None, None),
-            anchor_id=_anchor(path, kept),
+            anchor_id=anchor_of(path, kept),
             title=None,
             front=asked.record,
             dropped=kept,
             lore=lore,
             recall=recalled(spoken(path), lore, kept),
+            prompt_version=_version(conversation),
+            scene=conversation.scene,
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
@@ -200,10 +211,15 @@ class Planner:
     ) -> tuple[tuple[Message, ...], Fitted, Front]:
         """The path to the prompt of a stored reply, that prompt computed again, and what stands around
         the history now. Raises as `prompt_of`."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
         asked = await self._asked(conversation, path, None)
         return path, await self._fitted(asked), asked.record
+
+    async def fitted(self, conversation: Conversation, path: tuple[Message, ...]) -> Fitted:
+        """The prompt that the last message of a path is answered with, as the version that the
+        conversation holds makes it."""
+        return await self._fit(conversation, path, None)
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID
@@ -213,7 +229,7 @@ class Planner:
         Where the head is no reply to a prompt, the prompt ends with the head. Raises NotFound, and
         InvalidRequest for a conversation without messages.
         """
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         path = await self._path(conversation, conversation.head_id)
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
@@ -223,7 +239,7 @@ class Planner:
     async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
         """Prompts of which one begins every prompt this conversation can have had: each with the
         operator's text and one message of a user, which is the last of its parts but the header."""
-        conversation = await self.ledger.get(tenant, conversation_id)
+        conversation = await self._conversation(tenant, conversation_id)
         messages = await self.ledger.messages(tenant, conversation_id)
         by_id = {message.message_id: message for message in messages}
         paths: list[tuple[Message, ...]] = []
@@ -242,29 +258,25 @@ class Planner:
                 starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
-    @property
-    def takes_leads(self) -> bool:
-        """Whether lore is a message of its own in prompts of this model."""
-        return self.model.chat_format.takes_leads
-
-    def _keeper(self, conversation: Conversation) -> Lorekeeper:
+    async def _keeper(self, conversation: Conversation) -> Lorekeeper:
         """Who decides about the lore of a conversation."""
+        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         return Lorekeeper(
-            lore=self.characters.get(conversation.character).lore,
+            lore=chosen.lore,
             tokenizer=self.model.tokenizer,
-            seed=conversation.conversation_id.bytes,
-            tokens_max=self.window().room // LORE_SHARE,
+            note=conversation.scene.note,
+            macros=macros_of(conversation, chosen.character),
+            room_tokens=self.window().room,
         )
 
-    def _check_text(self, text: str) -> None:
-        if not text.strip():
-            raise InvalidRequest("the message is empty", param="text")
-        if len(text) > self.limits.message_chars_max:
-            raise InvalidRequest(
-                f"a message has at most {self.limits.message_chars_max} characters, "
-                f"this one {len(text)}",
-                param="text",
-            )
+    async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
+        """The conversation with the version that its prompts are made with: one that has none yet takes
+        `production`, and its next turn that is stored pins it."""
+        conversation = await self.ledger.get(tenant, conversation_id)
+        if conversation.prompt_version is not None:
+            return conversation
+        chosen = self.catalog.current.get(conversation.character)
+        return replace(conversation, prompt_version=chosen.version)
 
     async def _path(self, conversation: Conversation, leaf_id: UUID | None) -> tuple[Message, ...]:
         if leaf_id is None:
@@ -288,12 +300,14 @@ class Planner:
     def _continued(
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
     ) -> Fitted | None:
-        said = new_message(user, conversation.tenant, takes_leads=self.takes_leads)
+        said = new_message(user, conversation.tenant, self.model)
         *leads, message = (with_ids(self.model.tokenizer, one) for one in said)
         return continued(self.model.chat_format, known.tip, message, self.window(), leads=leads)
 
     def _kept(self, path: tuple[Message, ...], fitted: Fitted) -> int:
-        return kept_from(spoken(path), fitted.dropped, takes_leads=self.takes_leads)
+        return kept_from(
+            spoken(path), fitted.dropped, takes_leads=self.model.chat_format.takes_leads
+        )
 
     def _onward(
         self,
@@ -330,16 +344,12 @@ class Planner:
     async def _asked(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> _Asked:
-        chosen = self.characters.get(conversation.character)
+        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         history = prompt_messages(
-            spoken(path),
-            tenant=conversation.tenant,
-            character=chosen.character,
-            tokenizer=self.model.tokenizer.fingerprint,
-            takes_leads=self.takes_leads,
+            spoken(path), tenant=conversation.tenant, character=chosen.character, model=self.model
         )
         if user is not None:
-            history += new_message(user, conversation.tenant, takes_leads=self.takes_leads)
+            history += new_message(user, conversation.tenant, self.model)
         rendered = await self._rendered(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         return _Asked(
@@ -372,17 +382,17 @@ class Planner:
     async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
         """The character's template for this conversation: the same in each of its turns."""
         character = chosen.character
-        frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
+        frozen = frozen_of(conversation)
         # In a thread: a template may take its time, and other chats shall not wait for it.
         try:
-            return await asyncio.to_thread(chosen.template.render, character.values(), frozen)
+            values = {**character.values(), **scene_values(conversation.scene)}
+            return await asyncio.to_thread(chosen.template.render, values, frozen)
         except TemplateError as error:
             # Where in which file is the operator's affair.
             log.error("template_failed", extra={"character": character.id, "reason": error.message})
             raise TemplateError("the character's template cannot be rendered") from error
 
 
-def _anchor(path: tuple[Message, ...], kept: int) -> UUID | None:
-    """The first message that is still sent, when there are others before it."""
-    said = spoken(path)
-    return said[kept].message_id if 0 < kept < len(said) else None
+def _version(conversation: Conversation) -> str:
+    assert conversation.prompt_version is not None, "`_conversation` gives one"
+    return conversation.prompt_version

@@ -15,6 +15,7 @@ from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
 from appliance.chat.fronts import Fronts
@@ -26,7 +27,6 @@ from appliance.chat.reply import Reply, encoding_of, remember
 from appliance.chat.running import Key, RunningTurns
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan
-from appliance.prompt.characters import Characters
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -62,7 +62,7 @@ class Turns:
         running: RunningTurns,
         engine: EngineAccess,
         model: ModelText,
-        characters: Characters,
+        catalog: Catalog,
         limits: ChatLimits,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
@@ -77,7 +77,7 @@ class Turns:
             ledger=ledger,
             engine=engine,
             model=model,
-            characters=characters,
+            catalog=catalog,
             limits=limits,
             tips=tips,
             new_id=new_id,
@@ -252,6 +252,7 @@ class Turns:
             assistant=assistant,
             title=plan.title,
             anchor_id=plan.anchor_id,
+            prompt_version=plan.prompt_version,
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
@@ -287,6 +288,8 @@ class Turns:
             tip=tip,
             dropped=plan.dropped,
             recall=plan.recall.answered(plan.lore, reply.text),
+            prompt_version=plan.prompt_version,
+            scene=plan.scene,
         )
 
     def _stored(
@@ -332,6 +335,7 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
         prompt_tokens=plan.prompt.tokens,
         prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
         messages_dropped=plan.dropped,
+        prompt_version=plan.prompt_version,
     )
 
 
@@ -353,6 +357,7 @@ def _replayed(stored: StoredTurn) -> list[Event]:
         prompt_tokens=usage.prompt_tokens,
         prefix_hit_tokens=usage.prefix_hit_tokens,
         messages_dropped=0,
+        prompt_version=stored.prompt_version,
     )
     text = [Delta(text=reply.text, logprobs=())]
     done = TurnDone(

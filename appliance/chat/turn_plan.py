@@ -11,7 +11,7 @@ from appliance.chat.lore import Recall
 from appliance.prompt.fit import Fitted
 from appliance.prompt.lore.books import Lore
 from appliance.prompt.messages import Prompt
-from appliance.store.records import NewMessage
+from appliance.store.records import NewMessage, Scene
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class Plan:
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
     prompt. `front` is what stands around the history, None for that of the turn before. `dropped` counts
     the messages of the path that are cut; `recall` is what its `lore` has come to before the reply.
+    `prompt_version` is the version of the character that the prompt was made with, `scene` what the
+    user has set.
     """
 
     tenant: str
@@ -40,6 +42,8 @@ class Plan:
     dropped: int
     lore: Lore
     recall: Recall
+    prompt_version: str
+    scene: Scene
 
     @property
     def prompt(self) -> Prompt:

@@ -56,9 +56,9 @@ def add_model(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     evaluate.add_argument(
         "--kv",
-        choices=("float32", "int8"),
-        default="float32",
-        help="keys and values (default: float32, as a CPU gets them)",
+        choices=("float32", "float16", "int8"),
+        default="float16",
+        help="keys and values (default: float16, as a CPU gets them)",
     )
     for action in (inspect, evaluate):
         action.add_argument("path", type=Path, help="a model directory or a .gguf file")

@@ -1,4 +1,4 @@
-"""Numbers and JSON as commands print them. Pure."""
+"""Numbers, JSON and foreign text as commands print them. Pure."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def size(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.4g} {unit}"
     return f"{count:.0f} B"
+
+
+def visible(text: str) -> str:
+    """The text with control characters written out: a terminal shall not obey them."""
+    return "".join(
+        letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1]
+        for letter in text
+    )

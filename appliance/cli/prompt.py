@@ -1,48 +1,63 @@
-"""`appliance prompt lint | render | tokens | explain`: the command line. Imports what it needs when it
-runs."""
+"""`appliance prompt`: the table of its subcommands. Never: what one of them does."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from appliance.cli.prompt_compare import add_diff, add_replay, run_diff, run_replay
+from appliance.cli.prompt_explain import add_explain, run_explain
+from appliance.cli.prompt_registry import (
+    add_export,
+    add_history,
+    add_import,
+    add_label,
+    add_publish,
+    run_export,
+    run_history,
+    run_import,
+    run_label,
+    run_publish,
+)
+from appliance.cli.prompt_template import (
+    add_lint,
+    add_render,
+    add_tokens,
+    run_lint,
+    run_render,
+    run_tokens,
+)
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Namespace], int]]] = {
+    "lint": (add_lint, run_lint),
+    "render": (add_render, run_render),
+    "tokens": (add_tokens, run_tokens),
+    "explain": (add_explain, run_explain),
+    "publish": (add_publish, run_publish),
+    "label": (add_label, run_label),
+    "history": (add_history, run_history),
+    "diff": (add_diff, run_diff),
+    "replay": (add_replay, run_replay),
+    "import": (add_import, run_import),
+    "export": (add_export, run_export),
+}
+"""By name: what adds the subcommand with its options, and what runs it and gives the exit code."""
 
 
-def add_prompt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `prompt` and its commands to the command line."""
-    from appliance.cli.prompt_explain import add_explain
-
-    prompt = commands.add_parser("prompt", help="check a prompt template, and see what it makes")
-    kinds = prompt.add_subparsers(dest="prompt_command", required=True, metavar="COMMAND")
-    lint = kinds.add_parser("lint", help="say what is wrong or costly in a template")
-    render = kinds.add_parser("render", help="print the parts, with sample data or your own")
-    tokens = kinds.add_parser("tokens", help="count the tokens of each part")
-    for command in (lint, render, tokens):
-        command.add_argument("file", type=Path, metavar="FILE", help="a template")
-        command.add_argument(
-            "--data", type=Path, metavar="FILE.json", help="variables, in place of the sample data"
-        )
-    tokens.add_argument(
-        "--model",
-        type=Path,
-        metavar="FOLDER",
-        help="whose tokenizer and chat format (default: the demo's model)",
+def add_prompt(commands: Subparsers) -> None:
+    """The command and its subcommands, with `prompt_command` as the name that was chosen."""
+    parser = commands.add_parser(
+        "prompt", help="check, publish and compare what prompts are made of"
     )
-    add_explain(kinds)
-    tokens.add_argument(
-        "--limit", type=int, metavar="N", help="exit with 2 when the parts alone are more tokens"
-    )
+    chosen = parser.add_subparsers(dest="prompt_command", required=True, metavar="COMMAND")
+    for add, _ in COMMANDS.values():
+        add(chosen)
 
 
 def run_prompt(options: argparse.Namespace) -> int:
-    """Run one of the commands; returns the exit code. Raises TemplateError or ConfigError."""
-    from appliance.cli import prompt_explain, prompt_output
-
-    if options.prompt_command == "explain":
-        return prompt_explain.run_explain(options)
-    data = {} if options.data is None else prompt_output.read_data(options.data)
-    if options.prompt_command == "lint":
-        return prompt_output.lint(options.file, data)
-    if options.prompt_command == "render":
-        prompt_output.print_parts(options.file, data)
-        return 0
-    return prompt_output.print_tokens(options.file, data, options.model, options.limit)
+    """Run the chosen subcommand. Raises ApplianceError."""
+    _, run = COMMANDS[options.prompt_command]
+    return run(options)

@@ -14,6 +14,7 @@ import msgspec
 
 from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
+from appliance.cli.plain_text import visible
 from appliance.errors import ConfigError
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
@@ -52,7 +53,7 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
         _render_own(template, data)
     found = findings(template)
     for finding in found:
-        print(f"{finding.level.value}: {_visible(finding.sentence)}")
+        print(f"{finding.level.value}: {visible(finding.sentence)}")
     if any(finding.level is Level.ERROR for finding in found):
         return EXIT_BAD_INPUT
     print(f"{path}: {len(template.parts)} parts, version {template.version[:12]}")
@@ -114,8 +115,8 @@ def _print_part(part: RenderedPart) -> None:
     about = [part.role, f"zone {part.zone.value}", _SHARED[part.scope]]
     if part.truncation_priority:
         about.append(f"truncation priority {part.truncation_priority}")
-    print(f"--- {_visible(part.name)} ({', '.join(about)}) ---")
-    print(_visible(part.content) + "\n")
+    print(f"--- {visible(part.name)} ({', '.join(about)}) ---")
+    print(visible(part.content) + "\n")
 
 
 def print_tokens(
@@ -140,21 +141,13 @@ def print_tokens(
     if limit is None or sum(size for _, size in protected) <= limit:
         return 0
     named = ", ".join(f"{name} {size}" for name, size in protected)
-    print(f"error: the parts that are never dropped do not fit {limit} tokens: {_visible(named)}")
+    print(f"error: the parts that are never dropped do not fit {limit} tokens: {visible(named)}")
     return EXIT_BAD_INPUT
 
 
 def _print_count(part: RenderedPart, model: ModelText) -> None:
     tokens = part_tokens(part, model.chat_format)
-    print(f"{tokens:>8}  {_visible(part.name)} ({part.role}, {part.zone.value})")
+    print(f"{tokens:>8}  {visible(part.name)} ({part.role}, {part.zone.value})")
     for section in part.sections:
         tokens_in = count(model.tokenizer.encode(section.content))
-        print(f"{tokens_in:>12}  {_visible(section.name)}")
-
-
-def _visible(text: str) -> str:
-    """The text with control characters written out: a terminal shall not obey them."""
-    return "".join(
-        letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1]
-        for letter in text
-    )
+        print(f"{tokens_in:>12}  {visible(section.name)}")

@@ -25,7 +25,7 @@ from appliance.wire.frames import (
     Pin,
     PurgeAll,
     PurgeNamespace,
-    PurgePath,
+    PurgePaths,
     Refused,
     Unpin,
 )
@@ -56,7 +56,7 @@ class EngineAdmin:
         self._pinned: dict[bytes, tuple[int, int]] = {}
 
     def answer(self, connection: int, question: AdminQuestion) -> None:
-        """Send the answer, for an audit once it is done."""
+        """Send the answer, for an audit once it is done; to none that nobody waits for any more."""
         try:
             answer = self._answer(connection, question)
         except (Conflict, UnknownNode, InvalidRequest) as error:
@@ -113,14 +113,18 @@ class EngineAdmin:
         node, pages = self._pinned.pop(conversation, (None, 0))
         return pages if node is not None and self._index.unpin(node) else 0
 
-    def _purge(self, question: PurgeAll | PurgeNamespace | PurgePath) -> int:
+    def _purge(self, question: PurgeAll | PurgeNamespace | PurgePaths) -> int:
         if isinstance(question, PurgeAll):
             return self._tiers.forget()
         if isinstance(question, PurgeNamespace):
             return self._tiers.purge(self._prefix + question.namespace)
-        stretches = self._stretches(question.stretches)
         try:
-            return self._tiers.quarantine(question.token_ids, stretches, question.from_token)
+            return sum(
+                self._tiers.quarantine(
+                    path.token_ids, self._stretches(path.stretches), path.from_token
+                )
+                for path in question.paths
+            )
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
 
@@ -129,10 +133,12 @@ class EngineAdmin:
             paths = [_told(result) for result in results]
             self._send(connection, Audited(request_id=question.request_id, paths=paths))
 
+        wait_s = question.wait_ms / 1000
         if isinstance(question, AuditSample):
-            self._auditor.demand(None, question.tokens, tell)
+            self._auditor.demand(None, question.tokens, tell, wait_s=wait_s)
         else:
-            self._auditor.demand(self._path(question.token_ids, question.stretches), 0, tell)
+            path = self._path(question.token_ids, question.stretches)
+            self._auditor.demand(path, 0, tell, wait_s=wait_s)
 
     def _path(self, token_ids: TokenIds, stretches: list[tuple[bytes, int]]) -> CachedPath:
         path = CachedPath(token_ids=token_ids, stretches=tuple(self._stretches(stretches)))

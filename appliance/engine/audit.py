@@ -37,10 +37,14 @@ DEMANDS_MAX = 16
 
 @dataclass(slots=True, kw_only=True)
 class _Demand:
-    """What an operator asked for: this path, or as many sampled ones as have `tokens` tokens."""
+    """What an operator asked for: this path, or as many sampled ones as have `tokens` tokens.
+
+    Nobody waits for the answer after `until`.
+    """
 
     paths: list[CachedPath]
     tokens: int
+    until: float
     answer: Callable[[list[AuditResult]], None]
     results: list[AuditResult]
 
@@ -114,16 +118,27 @@ class Auditor:
         path: CachedPath | None,
         tokens_max: int,
         answer: Callable[[list[AuditResult]], None],
+        *,
+        wait_s: float,
     ) -> None:
-        """Audit a path, or sampled ones of `tokens_max` tokens together; `answer` is called once.
+        """Audit a path, or sampled ones of `tokens_max` tokens together.
+
+        `answer` is called once, or not at all where the audit has not begun within `wait_s`.
 
         Raises Conflict when too many wait already.
         """
+        self._forget_expired()
         if len(self._demands) >= DEMANDS_MAX:
             raise Conflict(f"{DEMANDS_MAX} audits wait for idle time already")
         paths = [] if path is None else [path]
         self._demands.append(
-            _Demand(paths=paths, tokens=0 if paths else tokens_max, answer=answer, results=[])
+            _Demand(
+                paths=paths,
+                tokens=0 if paths else tokens_max,
+                until=self._clock() + wait_s,
+                answer=answer,
+                results=[],
+            )
         )
 
     def wait_s(self) -> float | None:
@@ -184,8 +199,14 @@ class Auditor:
         self._budget = min(self._budget, most)
         self._refilled_at = now
 
+    def _forget_expired(self) -> None:
+        """What nobody waits for takes neither a place in the queue nor a path out of the sample."""
+        now = self._clock()
+        self._demands = deque(demand for demand in self._demands if demand.until > now)
+
     def _next_job(self) -> bool:
         """Begin the next audit; answers a demand for which there is none."""
+        self._forget_expired()
         demand = self._served = self._demands[0] if self._demands else None
         self._asked = demand.paths.pop() if demand is not None and demand.paths else None
         path = self._asked

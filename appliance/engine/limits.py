@@ -13,7 +13,7 @@ from appliance.engine.loop import LoopSettings
 from appliance.engine.slot_file import slots_in
 from appliance.engine.tier_costs import Tier
 from appliance.errors import ConfigError
-from appliance.model.kv_cache import kv_type
+from appliance.model.kv_cache import CPU_ELEMENTS, kv_type
 
 SLOTS_MAX = 2**32 - 1
 SLOT_OVERHEAD_BYTES = 300
@@ -48,8 +48,8 @@ def fit_limits(
 ) -> EngineLimits:
     """The limits of an engine; raises ConfigError naming both numbers that contradict."""
     kv_dtype = kv_type(config.kv_dtype, on_gpu=on_gpu)
-    if kv_dtype == torch.bfloat16 and not on_gpu:
-        raise ConfigError('engine.kv_dtype "bfloat16" is for GPUs: use float32 or int8')
+    if kv_dtype not in CPU_ELEMENTS and not on_gpu:
+        raise ConfigError('engine.kv_dtype "bfloat16" is for GPUs: use float32, float16 or int8')
     pages = config.kv_cache_bytes // bytes_per_page
     capacity = pages * config.page_size
     context_tokens_max = config.context_tokens_max or model_context_tokens

@@ -1,7 +1,7 @@
 """Attention over paged K/V: back ends behind one signature. Never: projections, rotation.
 
-Here are the CPU's, the one that gathers pages on any device, and the slow reference; `cuda_attention`
-has a GPU's.
+Here are the one that gathers pages on any device and the slow reference; `cpu_attention` and
+`cuda_attention` read pages in place.
 A back end is a function `(batch, cache, heads) -> Attend`. It prepares what all layers of one step
 share; the `Attend` it returns is called once per layer: it writes the new K/V into their slots and
 gives each query the softmax-weighted values of the positions up to its own.
@@ -17,7 +17,6 @@ from typing import TypeAlias
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from appliance import _core
 from appliance.model.batch import StepBatch
 from appliance.model.kv_cache import KVCache
 from appliance.tokens import unpack
@@ -49,71 +48,6 @@ k and v of a layer that does not store are not looked at.
 """
 
 Backend: TypeAlias = Callable[[StepBatch, KVCache, int], Attend]
-
-
-def cpu_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
-    """The Rust kernel, which reads the pages in place. CPU only."""
-    _, _, pages, kv_heads, page_size, head_dim = cache.data.shape
-    query_shape = (batch.tokens, heads, head_dim)
-    key_shape = (batch.tokens, kv_heads, head_dim)
-    assert cache.data.device.type == "cpu"
-
-    def attend(
-        layer: LayerAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
-        k_cache, v_cache = cache.layer(layer.kv_layer)
-        scales = _addresses(cache.layer_scales(layer.kv_layer))
-        # The kernel gets bare addresses: what it assumes about memory is proved here.
-        assert layer.softcap is None
-        q = _checked(q, query_shape)
-        out = torch.empty(query_shape)
-        if layer.stores:
-            k = _checked(k, key_shape)
-            v = _checked(v, key_shape)
-            _core.store_kv(
-                k.data_ptr(),
-                v.data_ptr(),
-                k_cache.data_ptr(),
-                v_cache.data_ptr(),
-                batch.slots,
-                scales=scales,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                pages=pages,
-                page_size=page_size,
-            )
-        _core.paged_attention(
-            out.data_ptr(),
-            q.data_ptr(),
-            k_cache.data_ptr(),
-            v_cache.data_ptr(),
-            scales=scales,
-            query_starts=batch.query_starts,
-            context_lens=batch.context_lens,
-            page_tables=batch.page_tables,
-            page_starts=batch.page_starts,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            pages=pages,
-            page_size=page_size,
-            scale=layer.scale,
-            window=layer.window,
-        )
-        return out
-
-    return attend
-
-
-def _addresses(scales: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[int, int] | None:
-    return None if scales is None else (scales[0].data_ptr(), scales[1].data_ptr())
-
-
-def _checked(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    assert tensor.shape == shape
-    assert tensor.dtype == torch.float32
-    assert tensor.device.type == "cpu"
-    return tensor.contiguous()
 
 
 def torch_attention(batch: StepBatch, cache: KVCache, heads: int) -> Attend:

@@ -15,11 +15,11 @@ from appliance.errors import ModelError
 from appliance.model.attention import Attend, Backend, LayerAttention
 from appliance.model.backends import choose_backend
 from appliance.model.batch import StepBatch
-from appliance.model.blocks import build_block
 from appliance.model.config import ModelConfig, read_config
 from appliance.model.cuda_attention import attend_in_place, reads_in_place
 from appliance.model.decode_graphs import Capture, DecodeGraphs, DecodeStep
 from appliance.model.files import check_model
+from appliance.model.int_block import build_fast_block
 from appliance.model.kv_cache import KVCache, KVSetting, kv_type
 from appliance.model.linear import FloatTable
 from appliance.model.manifest import fingerprint, form_fingerprint
@@ -45,7 +45,7 @@ class Decoder:
         self.device = device
         self._weights = weights
         softcap = config.attention_softcap is not None
-        self._backend = backend or choose_backend(device, softcap=softcap)
+        self.backend = backend or choose_backend(device, softcap=softcap)
         # The rotations in use, each once; None for layers that do not rotate.
         ropes = list(dict.fromkeys(layer.rope for layer in config.per_layer))
         self._tables = [
@@ -61,7 +61,7 @@ class Decoder:
         ]
         self.attentions = _attentions(config)
         self._blocks = [
-            (build_block(config, weights.layers[index], attention), ropes.index(layer.rope))
+            (build_fast_block(config, weights.layers[index], attention), ropes.index(layer.rope))
             for index, (attention, layer) in enumerate(
                 zip(self.attentions, config.per_layer, strict=True)
             )
@@ -86,7 +86,7 @@ class Decoder:
         cache.join_copies()
         if self._graphs is not None and self._graphs.takes(batch, cache):
             return self._graphs.run(batch)
-        attend = self._backend(batch, cache, self.config.heads)
+        attend = self.backend(batch, cache, self.config.heads)
         positions = batch.positions.to(self.device)
         x = self._through_layers(batch.token_ids.to(self.device), positions, attend)
         return self._logits(x[batch.logit_rows.to(self.device)])

@@ -34,51 +34,51 @@ class IntLinear:
     See `_core.IntMatrix` for the arithmetic. Inputs are float32 on the CPU.
     """
 
-    __slots__ = ("_matrix",)
+    __slots__ = ("matrix",)
 
     def __init__(self, weight: Stack, bias: torch.Tensor | None = None, *, bits: Bits) -> None:
         """Quantise a matrix [outputs, inputs]; `bias`: float32 [outputs]."""
-        self._matrix = _quantised(weight, bias, bits=bits, gated=False)
+        self.matrix = _quantised(weight, bias, bits=bits, gated=False)
 
     @property
     def nbytes(self) -> int:
         """Memory of the weights."""
-        return self._matrix.nbytes
+        return self.matrix.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        x = _checked(x, self._matrix.inputs)
-        out = torch.empty(x.shape[0], self._matrix.outputs)
-        self._matrix.linear(out.data_ptr(), x.data_ptr(), x.shape[0])
+        x = _checked(x, self.matrix.inputs)
+        out = torch.empty(x.shape[0], self.matrix.outputs)
+        self.matrix.linear(out.data_ptr(), x.data_ptr(), x.shape[0])
         return out
 
     def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
         """See `Linear`; in one call where the norm is one the kernel knows."""
-        if not _is_known(norm, self._matrix.inputs):
+        if not is_known(norm, self.matrix.inputs):
             return self(norm(x))
-        x = _checked(x, self._matrix.inputs)
-        out = torch.empty(x.shape[0], self._matrix.outputs)
-        self._matrix.linear(out.data_ptr(), x.data_ptr(), x.shape[0], norm=_address(norm))
+        x = _checked(x, self.matrix.inputs)
+        out = torch.empty(x.shape[0], self.matrix.outputs)
+        self.matrix.linear(out.data_ptr(), x.data_ptr(), x.shape[0], norm=norm_address(norm))
         return out
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """See `Linear`; `residual` is contiguous."""
-        x = _checked(x, self._matrix.inputs)
-        _check_place(residual, x.shape[0], self._matrix.outputs)
-        self._matrix.add_linear(residual.data_ptr(), x.data_ptr(), x.shape[0])
+        x = _checked(x, self.matrix.inputs)
+        _check_place(residual, x.shape[0], self.matrix.outputs)
+        self.matrix.add_linear(residual.data_ptr(), x.data_ptr(), x.shape[0])
 
 
 class IntGate:
     """A `Gate` in one call: the product, the activation and what it is multiplied with."""
 
-    __slots__ = ("_activation", "_matrix")
+    __slots__ = ("activation", "matrix")
 
     def __init__(
         self, weight: Stack, bias: torch.Tensor | None, activation: GateActivation, *, bits: Bits
     ) -> None:
         """Quantise a matrix: the rows of G, then of U."""
-        self._matrix = _quantised(weight, bias, bits=bits, gated=True)
-        self._activation = activation
+        self.matrix = _quantised(weight, bias, bits=bits, gated=True)
+        self.activation = activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See `Gate`."""
@@ -86,15 +86,15 @@ class IntGate:
 
     def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
         """See `Gate`; in one call where the norm is one the kernel knows."""
-        if not _is_known(norm, self._matrix.inputs):
+        if not is_known(norm, self.matrix.inputs):
             return self._gated(norm(x), None)
-        return self._gated(x, _address(norm))
+        return self._gated(x, norm_address(norm))
 
     def _gated(self, x: torch.Tensor, norm: tuple[int, float] | None) -> torch.Tensor:
-        x = _checked(x, self._matrix.inputs)
-        out = torch.empty(x.shape[0], self._matrix.outputs // 2)
-        self._matrix.gate(
-            out.data_ptr(), x.data_ptr(), x.shape[0], activation=self._activation, norm=norm
+        x = _checked(x, self.matrix.inputs)
+        out = torch.empty(x.shape[0], self.matrix.outputs // 2)
+        self.matrix.gate(
+            out.data_ptr(), x.data_ptr(), x.shape[0], activation=self.activation, norm=norm
         )
         return out
 
@@ -118,8 +118,8 @@ class IntTable(IntLinear):
         assert token_ids.dtype == torch.int64
         assert token_ids.device.type == "cpu"
         ids = token_ids.contiguous()
-        out = torch.empty(ids.numel(), self._matrix.inputs)
-        self._matrix.rows(out.data_ptr(), ids.data_ptr(), ids.numel())
+        out = torch.empty(ids.numel(), self.matrix.inputs)
+        self.matrix.rows(out.data_ptr(), ids.data_ptr(), ids.numel())
         return out
 
 
@@ -137,11 +137,12 @@ def _quantised(weight: Stack, bias: torch.Tensor | None, *, bits: Bits, gated: b
     return matrix
 
 
-def _is_known(norm: NormFunction, inputs: int) -> TypeGuard[RmsNorm]:
+def is_known(norm: NormFunction, inputs: int) -> TypeGuard[RmsNorm]:
+    """Whether the kernels compute it: an RMSNorm of a whole row."""
     return isinstance(norm, RmsNorm) and norm.weight.shape == (inputs,)
 
 
-def _address(norm: RmsNorm) -> tuple[int, float]:
+def norm_address(norm: RmsNorm) -> tuple[int, float]:
     """The kernel's form of a norm; its weight is contiguous float32 by `RmsNorm`."""
     return norm.weight.data_ptr(), norm.epsilon
 

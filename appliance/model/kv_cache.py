@@ -11,14 +11,18 @@ import torch
 from appliance.model.config import ModelConfig
 from appliance.model.copy_stream import CopyStream
 
-KVDtype: TypeAlias = Literal["float32", "bfloat16", "int8"]
+KVDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 
 ELEMENT_TYPES: dict[KVDtype, torch.dtype] = {
     "float32": torch.float32,
+    "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "int8": torch.int8,
 }
 """The element types by name."""
+
+CPU_ELEMENTS = (torch.float32, torch.float16, torch.int8)
+"""Those that the CPU's kernel reads."""
 
 KVSetting: TypeAlias = Literal["auto"] | KVDtype
 
@@ -27,15 +31,15 @@ INT8_MAX = 127
 
 
 def kv_type(setting: KVSetting, *, on_gpu: bool) -> torch.dtype:
-    """What a setting `engine.kv_dtype` means. `auto` is bfloat16 on a GPU, whose kernels read it in
-    place, and float32 on the CPU."""
-    return ELEMENT_TYPES[("bfloat16" if on_gpu else "float32") if setting == "auto" else setting]
+    """What a setting `engine.kv_dtype` means. `auto` is what the kernels read in place at half the
+    bytes: bfloat16 on a GPU, float16 on the CPU, which is the nearer of the two."""
+    return ELEMENT_TYPES[("bfloat16" if on_gpu else "float16") if setting == "auto" else setting]
 
 
 class KVCache:
     """K and V of all layers, in pages of `page_size` positions.
 
-    `data`: float32, bfloat16 or int8 [kv_layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of
+    `data`: of a type in ELEMENT_TYPES [kv_layers, 2, pages, kv_heads, page_size, head_dim]; index 0 of
     the second axis is K (rotated, its pairs side by side as in `blocks.Layer`), 1 is V. `scales`: None,
     or of int8 float32 [kv_layers, 2, pages, kv_heads, page_size]; a value is its number times the scale
     of its row, as `_core.store_kv` writes it. Rows are quantised each by itself, so what a row holds does

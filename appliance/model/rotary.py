@@ -44,7 +44,7 @@ def turn_by(table: torch.Tensor, positions: torch.Tensor) -> Turn:
     The elements of a pair lie side by side (see `blocks.Layer`): a rotation is one complex product.
     """
     if table.device.type == "cpu":
-        return partial(_turn_on_cpu, table, positions)
+        return CpuTurn(table, positions)
     return partial(_turn, table[positions])
 
 
@@ -52,23 +52,43 @@ def _turn(turns: torch.Tensor, heads: torch.Tensor) -> None:
     torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(turns)
 
 
-def _turn_on_cpu(table: torch.Tensor, positions: torch.Tensor, heads: torch.Tensor) -> None:
-    tokens, count, head_dim = heads.shape
-    # The kernel gets bare addresses: what it assumes about memory is proved here.
-    assert heads.dtype == torch.float32
-    assert heads.stride()[1:] == (head_dim, 1)
-    assert positions.shape == (tokens,)
-    _core.rotate(
-        heads.data_ptr(),
-        positions.data_ptr(),
-        table.data_ptr(),
-        tokens=tokens,
-        heads=count,
-        head_dim=head_dim,
-        stride=heads.stride(0),
-        rows=len(table),
-        pairs=table.shape[-1],
-    )
+class CpuTurn:
+    """A `Turn` by the Rust kernel."""
+
+    __slots__ = ("_positions", "_table", "arguments")
+
+    def __init__(self, table: torch.Tensor, positions: torch.Tensor) -> None:
+        assert table.is_contiguous()
+        assert positions.is_contiguous()
+        assert positions.dtype == torch.int64
+        self._table, self._positions = table, positions
+        self.arguments = (
+            positions.data_ptr(),
+            table.data_ptr(),
+            table.shape[0],
+            table.shape[-1],
+        )
+        """Address of the positions, and of the table; rows and pairs of the table."""
+
+    def __call__(self, heads: torch.Tensor) -> None:
+        """See `Turn`."""
+        tokens, count, head_dim = heads.shape
+        # The kernel gets bare addresses: what it assumes about memory is proved here.
+        assert heads.dtype == torch.float32
+        assert heads.stride()[1:] == (head_dim, 1)
+        assert self._positions.shape == (tokens,)
+        positions, table, rows, pairs = self.arguments
+        _core.rotate(
+            heads.data_ptr(),
+            positions,
+            table,
+            tokens=tokens,
+            heads=count,
+            head_dim=head_dim,
+            stride=heads.stride(0),
+            rows=rows,
+            pairs=pairs,
+        )
 
 
 def _frequencies(rope: Rope, head_dim: int, positions: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,8 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One character. An empty `system` leaves the model's own default; `greeting` opens a chat.
 
     `suggestions` are messages that a reader may begin with. `template` is the name of the one that
-    the prompts of its conversations are made with. `lore_placement`: where the texts of its lorebook go.
+    the prompts of its conversations are made with. `post_history` stands after the newest message of
+    every prompt; `lore_placement`: where the texts of its lorebook go.
     """
 
     id: str
@@ -43,11 +44,12 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     greeting: str = ""
     suggestions: tuple[str, ...] = ()
     template: str = DEFAULT_TEMPLATE
+    post_history: str = ""
     lore_placement: Literal["frozen", "as_written"] = "frozen"
 
     def values(self) -> Mapping[str, Any]:
         """What templates know of it, as `character`."""
-        shown = ("id", "name", "description", "system")
+        shown = ("id", "name", "description", "system", "post_history")
         return {"character": {name: getattr(self, name) for name in shown}}
 
 
@@ -68,7 +70,9 @@ class CharacterVersion:
         that cannot be made is refused here, not in a chat.
         """
         here = origin or f"{bundle.name}/{CHARACTER_FILE}"
-        character = read_character(bundle.files.get(CHARACTER_FILE, b""), here)
+        if CHARACTER_FILE not in bundle.files:
+            raise InvalidBundle(f"{here}: there is no such file")
+        character = read_character(bundle.files[CHARACTER_FILE], here)
         if character.id != bundle.name:
             raise InvalidBundle(f"{here}: id: {character.id!r} is not {bundle.name!r}")
         template = _template(bundle, character, here)

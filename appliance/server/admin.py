@@ -1,7 +1,7 @@
-"""The operator's door: questions about cache and prompts, over a unix socket of this user, never TCP.
+"""The operator's door: over a unix socket of this user alone, never TCP.
 
-Owns the addresses and the tenant of a question; what is asked is answered by `chat/cache_view.py` and
-`chat/prompt_view.py`.
+Owns the addresses and the tenant of a question about a conversation, which `chat/cache_view.py` and
+`chat/prompt_view.py` answer; what is asked about versions of prompts is in `prompt_admin.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from appliance.server.admin_requests import (
 from appliance.server.auth import Keys
 from appliance.server.body import read_json
 from appliance.server.failures import error_response, internal_error, log_bug
+from appliance.server.prompt_admin import add_prompt_routes
 from appliance.server.services import SERVICES, Services
 from appliance.unix_socket import bind_unix_socket
 
@@ -69,6 +70,7 @@ def create_admin_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_get("/prompt/conversations/{conversation_id}", _explain_prompt)
     app.router.add_post("/cache/purge", _purge)
     app.router.add_post("/cache/audit", _audit)
+    add_prompt_routes(app.router)
     return app
 
 

@@ -18,16 +18,16 @@ import uvloop
 from aiohttp import http_parser, web
 
 from appliance.chat.cache_view import CacheView
+from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_view import PromptView
+from appliance.chat.publishing import fill_empty
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.config import Config, engine_configs
 from appliance.errors import ConfigError, StorageUnavailable
-from appliance.prompt.bundle_folder import load_characters
-from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC
 from appliance.server.admin import serving_admin
@@ -40,13 +40,14 @@ from appliance.server.services import Services
 from appliance.store.ledger import Ledger
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
+from appliance.store.prompt_registry import PromptRegistry
 from appliance.wire.client import EngineClient
 from appliance.wire.engines import Engines
 
 log = logging.getLogger("appliance.server")
 
 PROMPTS_DIR = Path(__file__).parents[2] / "prompts"
-"""The operator's characters."""
+"""The characters that the first start publishes."""
 
 CUT_WAIT_S = 1.5
 POOL_CLOSE_S = 2.0
@@ -66,26 +67,25 @@ def run(config: Config, listen_fd: int | None) -> int:
         now=datetime.now(UTC),
         memo_bytes_max=config.server.tokenizer_memo_bytes,
     )
-    characters = load_characters(PROMPTS_DIR)
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
         log.warning("slow_http_parser", extra={"cause": "aiohttp was installed without its C code"})
     with _listening(config, listen_fd) as listening:
-        return uvloop.run(_serve(config, keys, text, characters, listening))
+        return uvloop.run(_serve(config, keys, text, listening))
 
 
 async def _serve(
     config: Config,
     keys: Keys,
     text: ModelText,
-    characters: Characters,
     listening: socket.socket,
 ) -> int:
     drain = Drain()
     hurry = asyncio.Event()
     _on_signals(drain, hurry)
     async with _pool(config) as pool, engines_of(config) as engine:
-        services = build_services(config, text, characters, pool, engine, drain)
-        migrating = asyncio.create_task(_migrate(pool, services.readiness))
+        catalog = Catalog(PromptRegistry(pool))
+        services = build_services(config, text, catalog, pool, engine, drain)
+        migrating = asyncio.create_task(_prepare(pool, catalog, services.readiness))
         runner = create_runner(services, keys)
         await runner.setup()
         try:
@@ -143,21 +143,25 @@ async def _finish_streams(services: Services, hurry: asyncio.Event, drain_s: flo
         await asyncio.gather(ended, hurried, return_exceptions=True)
 
 
-async def _migrate(pool: Pool, readiness: Readiness) -> None:
-    """Bring the schema up to date, however long the database is away."""
+async def _prepare(pool: Pool, catalog: Catalog, readiness: Readiness) -> None:
+    """Bring the schema up to date and read the characters, however long the database is away; then keep
+    them as their labels say."""
     while True:
         try:
             await migrate(pool)
+            await fill_empty(catalog.registry, PROMPTS_DIR)
+            await catalog.reload()
             break
         except StorageUnavailable:
             log.warning("database_unavailable")
     readiness.schema_ready = True
+    await catalog.watch()
 
 
 def build_services(
     config: Config,
     text: ModelText,
-    characters: Characters,
+    catalog: Catalog,
     pool: Pool,
     engine: Engines,
     drain: Drain,
@@ -171,7 +175,7 @@ def build_services(
         running=running,
         engine=engine,
         model=text,
-        characters=characters,
+        catalog=catalog,
         limits=limits,
     )
     return Services(
@@ -179,10 +183,10 @@ def build_services(
         turns=turns,
         cache_view=CacheView(engine=engine, planner=turns.planner, tips=turns.tips, model=text),
         prompt_view=PromptView(planner=turns.planner, fronts=turns.fronts, model=text),
-        conversations=Conversations(ledger=ledger, running=running, characters=characters),
+        conversations=Conversations(ledger=ledger, running=running, catalog=catalog),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,
-        characters=characters,
+        catalog=catalog,
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,

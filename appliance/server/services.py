@@ -8,12 +8,12 @@ from aiohttp import web
 
 from appliance._core import Tokenizer
 from appliance.chat.cache_view import CacheView
+from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.prompt_view import PromptView
 from appliance.chat.turn import Turns
 from appliance.config import Config
-from appliance.prompt.characters import Characters
 from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
@@ -31,8 +31,8 @@ class Services:
     completions: Completions
     engine: Engines
     cache_view: CacheView
+    catalog: Catalog
     prompt_view: PromptView
-    characters: Characters
     tokenizer: Tokenizer
     metrics: Metrics
     drain: Drain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -18,11 +18,35 @@ TITLE_CHARACTERS_MAX = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class Persona(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who the user is in a conversation."""
+
+    name: str = ""
+    text: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An author's note: after the newest message of every prompt, or (`every` so many messages of the
+    user) frozen before one."""
+
+    text: str
+    every: int | None = None
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a user has set for a conversation; private. `members` are the characters of a group."""
+
+    persona: Persona | None = None
+    note: Note | None = None
+    members: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """A tree of messages; `head_id` is the leaf that is shown, `anchor_id` the first message still sent.
 
-    Both are None until a turn sets them. `title` is empty until one is given. Times are UTC.
+    Both are None until a turn sets them, as is `prompt_version`, the version of the character that the
+    prompts are made with. `title` is empty until one is given. Times are UTC.
     """
 
     tenant: str
@@ -31,8 +55,10 @@ class Conversation:
     character: str | None
     head_id: UUID | None
     anchor_id: UUID | None
+    prompt_version: str | None
     created_at: datetime
     updated_at: datetime
+    scene: Scene = field(default_factory=Scene)
 
     @property
     def cursor(self) -> Cursor:
@@ -118,7 +144,8 @@ class FinishedTurn:
 
     `parent_id` is the message it continues, None for a new root. `turn_key` names the send: the same
     key under the same parent is stored once, however often it is appended. `title` is used when the
-    conversation has none yet; `anchor_id` moves the conversation's anchor, None leaves it.
+    conversation has none yet, and so is `prompt_version`; `anchor_id` moves the conversation's anchor,
+    None leaves it.
     """
 
     turn_key: UUID
@@ -129,6 +156,7 @@ class FinishedTurn:
     assistant: NewMessage
     title: str | None = None
     anchor_id: UUID | None = None
+    prompt_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +164,14 @@ class StoredTurn:
     """A turn as it stands in the database; `replayed` when an earlier append had already stored it.
 
     The messages of a replayed turn are those stored first: their ids may differ from the ids offered.
+    `prompt_version` is what the conversation holds, where it was looked up with the turn.
     """
 
     turn_key: UUID
     user: Message | None
     assistant: Message
     replayed: bool
+    prompt_version: str | None = None
 
 
 def stored_turn(turn_key: UUID, messages: Sequence[Message]) -> StoredTurn | None:

@@ -19,10 +19,12 @@ from appliance.store.records import (
     FrozenText,
     Message,
     NewMessage,
+    Scene,
     StoredTurn,
 )
 from appliance.store.text import storable
 
+_SCENE = msgspec.json.Decoder(Scene)
 _LORE = msgspec.json.Decoder(tuple[FrozenText, ...])
 
 
@@ -35,6 +37,7 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         *((None,) * 5 if user is None else _columns(user)),
         *_columns(reply),
         *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
+        turn.prompt_version,
         None if user is None else _lore_json(user.lore),
     )
 
@@ -101,6 +104,11 @@ def read_message(row: asyncpg.Record) -> Message:
     )
 
 
+def scene_column(scene: Scene) -> str | None:
+    """The column `scene`: null where nothing is set."""
+    return None if scene == Scene() else msgspec.json.encode(scene).decode()
+
+
 def read_conversation(row: asyncpg.Record) -> Conversation:
     """A row of the conversation columns as a value."""
     return Conversation(
@@ -110,6 +118,8 @@ def read_conversation(row: asyncpg.Record) -> Conversation:
         character=row["character_id"],
         head_id=row["head_id"],
         anchor_id=row["anchor_id"],
+        prompt_version=row["prompt_version"],
+        scene=Scene() if row["scene"] is None else _SCENE.decode(row["scene"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

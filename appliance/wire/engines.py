@@ -130,9 +130,25 @@ class Engines:
     async def question_each(
         self, question: AdminQuestion, *, timeout_s: float
     ) -> list[AdminAnswer]:
-        """The answers of all engines. Raises EngineUnavailable when one of them does not answer."""
+        """The answers of all engines. Raises EngineUnavailable, once all have answered that do, with the
+        names of those that do not: they may have missed the question, and the others have not."""
         clients = self._clients.values()
-        return await asyncio.gather(*(c.question(question, timeout_s=timeout_s) for c in clients))
+        answers = await asyncio.gather(
+            *(client.question(question, timeout_s=timeout_s) for client in clients),
+            return_exceptions=True,
+        )
+        away = []
+        for name, answer in zip(self._clients, answers, strict=True):
+            if isinstance(answer, EngineUnavailable):
+                away.append(name)
+            elif isinstance(answer, BaseException):
+                raise answer
+        if away:
+            raise EngineUnavailable(
+                f"No answer from {', '.join(away)} (of {len(self._clients)} engines): ask again once "
+                "it is back; the others have done what was asked."
+            )
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     def _choose(self, request: Generate) -> str:
         if len(self._clients) == 1:

@@ -14,7 +14,7 @@ import msgspec
 
 from appliance.tokens import TokenIds
 
-PROTOCOL = 4
+PROTOCOL = 5
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 LENGTH_BYTES = 4
 
@@ -200,25 +200,34 @@ class PurgeNamespace(Question, frozen=True, kw_only=True, tag="purge_namespace")
     namespace: bytes
 
 
-class PurgePath(Question, frozen=True, kw_only=True, tag="purge_path"):
-    """Drop the pages of a path from position `from_token` on, and what follows them. Answer: `Done`."""
+class PathFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """A path, and the position in it from which on it is meant."""
 
     token_ids: TokenIds
     stretches: list[tuple[bytes, int]]
     from_token: int
 
 
+class PurgePaths(Question, frozen=True, kw_only=True, tag="purge_paths"):
+    """Drop the pages of each path from its `from_token` on, and what follows them. Answer: `Done`."""
+
+    paths: list[PathFrom]
+
+
 class AuditPath(Question, frozen=True, kw_only=True, tag="audit_path"):
-    """Compare what is cached of a path with a recomputation, in idle time. Answer: `Audited`."""
+    """Compare what is cached of a path with a recomputation, in idle time. Answer: `Audited`, if the
+    audit begins within `wait_ms`; else nothing."""
 
     token_ids: TokenIds
     stretches: list[tuple[bytes, int]]
+    wait_ms: int
 
 
 class AuditSample(Question, frozen=True, kw_only=True, tag="audit_sample"):
-    """The same with paths that ended lately, until `tokens` tokens are compared. Answer: `Audited`."""
+    """The same with paths that ended lately, until `tokens` tokens are compared."""
 
     tokens: int
+    wait_ms: int
 
 
 class Explained(Frame, frozen=True, kw_only=True, tag="explained"):
@@ -271,7 +280,7 @@ class Refused(Frame, frozen=True, kw_only=True, tag="refused"):
 
 
 AdminQuestion = (
-    Explain | Pin | Unpin | PurgeAll | PurgeNamespace | PurgePath | AuditPath | AuditSample
+    Explain | Pin | Unpin | PurgeAll | PurgeNamespace | PurgePaths | AuditPath | AuditSample
 )
 AdminAnswer = Explained | Done | Audited | Refused
 ServerFrame = Generate | Cancel | Ask | AdminQuestion

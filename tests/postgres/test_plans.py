@@ -78,6 +78,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),
+        "set_prompt_version": (*key, "0" * 64),
         "lock_conversation": key,
         "delete_conversation": key,
         "delete_messages": key,

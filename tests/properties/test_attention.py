@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from appliance.model.attention import (
     Backend,
     LayerAttention,
-    cpu_attention,
     reference_attention,
     torch_attention,
 )
 from appliance.model.batch import StepBatch
 from appliance.model.config import parse_config
+from appliance.model.cpu_attention import CpuAttention
 from appliance.model.kv_cache import KVCache, quantise
 from appliance.tokens import pack
 from tests.model_fixtures import tiny_model
@@ -46,14 +46,14 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
-@pytest.mark.parametrize("backend", [cpu_attention, torch_attention])
+@pytest.mark.parametrize("backend", [CpuAttention, torch_attention])
 @settings(max_examples=40, deadline=None)
 @given(shape=shapes())
 def test_a_back_end_agrees_with_the_reference(
     backend: Backend, dtype: torch.dtype, shape: Shape
 ) -> None:
     kv_heads, repeat, head_dim, page_size, lengths, window, softcap, seed = shape
-    if backend is cpu_attention:
+    if backend is CpuAttention:
         softcap = None  # The kernel knows none: `choose_backend`.
     heads = kv_heads * repeat
     random = torch.Generator().manual_seed(seed)
@@ -119,7 +119,7 @@ def batch_of(lengths: list[tuple[int, int]], tables: list[list[int]], page_size:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
-@pytest.mark.parametrize("backend", [cpu_attention, torch_attention])
+@pytest.mark.parametrize("backend", [CpuAttention, torch_attention])
 def test_what_an_earlier_sequence_left_in_a_page_is_not_seen(
     backend: Backend, dtype: torch.dtype
 ) -> None:

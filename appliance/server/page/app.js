@@ -2,6 +2,7 @@
 
 import { ApiError, call, setKey, stream } from "/page/api.js";
 import { fillIcons } from "/page/icons.js";
+import { Itemisation } from "/page/itemisation.js";
 import { Sidebar } from "/page/sidebar.js";
 import { Transcript } from "/page/transcript.js";
 import { Tree } from "/page/tree.js";
@@ -30,7 +31,9 @@ const transcript = new Transcript({
   onEdit: (message, text) => send(text, { parentId: message.parent_id, isEdit: true }),
   onShow: (message) => showVersion(message),
   onSuggest: (text) => send(text),
+  onItemise: (message) => itemise(message),
 });
+const itemisation = new Itemisation();
 const sidebar = new Sidebar({
   onOpen: (id) => open(id),
   onNew: () => startNew(),
@@ -48,6 +51,25 @@ function show() {
   if (state.turn) return;
   if (state.tree.byId.size) transcript.show(state.tree, false);
   else transcript.showEmpty(state.suggestions);
+  guarded(showContext);
+}
+
+/** Where something was cut, the newest reply's prompt says where the context begins. */
+async function showContext() {
+  const reply = state.tree.path().findLast((message) => message.usage);
+  if (!reply || !state.current?.is_cut) return;
+  const told = await explained(reply);
+  if (state.turn || state.tree.path().findLast((message) => message.usage) !== reply) return;
+  transcript.showContext(told.context_begins_at, told.messages_dropped);
+}
+
+async function itemise(message) {
+  const told = await guarded(() => explained(message));
+  if (told) itemisation.show(told);
+}
+
+function explained(message) {
+  return call("GET", `/api/conversations/${state.current.id}/messages/${message.id}/explain`);
 }
 
 function setBusy(busy) {

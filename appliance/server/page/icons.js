@@ -8,6 +8,7 @@ const PATHS = {
   up: "M12 19V5M6 11l6-6 6 6",
   down: "M12 5v14M6 13l6 6 6-6",
   pencil: "M4 20l1-4L16.5 4.5a1.8 1.8 0 0 1 2.6 0l.4.4a1.8 1.8 0 0 1 0 2.6L8 19z",
+  parts: "M4 6h16M4 12h10M4 18h13",
   again: "M20 11a8 8 0 1 0-2.3 6.2M20 4v7h-7",
   copy: "M9 9h11v11H9zM15 9V4H4v11h5",
   done: "M5 12.5l5 5L19 7",

@@ -2,14 +2,15 @@
 // text only; reports clicks; never calls the server.
 
 import { icon, iconButton } from "/page/icons.js";
+import { contextLine } from "/page/itemisation.js";
 import { render } from "/page/markdown.js";
 
 const NEAR_END_PX = 56;
 const count = new Intl.NumberFormat("en");
 
 export class Transcript {
-  constructor({ onRegenerate, onEdit, onShow, onSuggest }) {
-    this.handlers = { onRegenerate, onEdit, onShow, onSuggest };
+  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise }) {
+    this.handlers = { onRegenerate, onEdit, onShow, onSuggest, onItemise };
     this.root = document.getElementById("transcript");
     this.scroller = document.getElementById("scroller");
     this.latest = document.getElementById("to-latest");
@@ -70,6 +71,14 @@ export class Transcript {
     );
   }
 
+  /** Say where the context begins: above this message, which is shown. */
+  showContext(messageId, dropped) {
+    for (const line of this.root.querySelectorAll(".context-line")) line.remove();
+    const first = messageId && this.root.querySelector(`[data-id="${CSS.escape(messageId)}"]`);
+    if (first) first.before(contextLine(dropped));
+    this.keepUp();
+  }
+
   message(message, siblings, busy) {
     const article = document.createElement("article");
     article.className = `message ${message.role}`;
@@ -78,6 +87,7 @@ export class Transcript {
     body.className = "body";
     if (message.role === "user") body.textContent = message.text;
     else body.append(render(message.text));
+    article.dataset.id = message.id;
     article.append(body);
     if (message.role === "assistant") {
       const ending = endingOf(message);
@@ -92,7 +102,10 @@ export class Transcript {
       tools.append(tool("pencil", "Edit this message", busy, () => this.edit(article, message)));
     }
     tools.append(tool("copy", "Copy the text", false, (event) => copy(event.currentTarget, message.text)));
-    if (message.usage) tools.append(meter(message.usage));
+    if (message.usage) {
+      tools.append(tool("parts", "What the model read for this reply", false, () => this.handlers.onItemise(message)));
+      tools.append(meter(message.usage));
+    }
     article.append(tools);
     return article;
   }

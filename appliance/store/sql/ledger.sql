@@ -1,22 +1,25 @@
 -- name: create_conversation
-INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id)
-VALUES ($1::text, $2::uuid, $3::text, $4::text)
+INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, scene)
+VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb)
 ON CONFLICT (tenant, conversation_id) DO NOTHING;
 
 -- name: get_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 
 -- name: newest_conversations
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text
 ORDER BY updated_at DESC, conversation_id DESC
 LIMIT $2::integer;
 
 -- name: conversations_before
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND (updated_at, conversation_id) < ($3::timestamptz, $4::uuid)
 ORDER BY updated_at DESC, conversation_id DESC
@@ -73,7 +76,8 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- $1 tenant, $2 conversation, $3 turn key, $4 parent or null, $5 title or null, $6 anchor or null,
 -- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
 -- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
--- $20 lore of the user's message or null.
+-- $20 the version its prompt was made with, or null: the conversation's if it has none yet,
+-- $21 lore of the user's message or null.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -99,7 +103,7 @@ WITH conversation AS (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
         role, text, token_ids, tokenizer, lore)
     SELECT $1::text, $2::uuid, $7::uuid, $4::uuid, $3::uuid, place.depth, place.created_at,
-           $8::text, $9::text, $10::bytea, $11::text, $20::jsonb
+           $8::text, $9::text, $10::bytea, $11::text, $21::jsonb
     FROM place
     WHERE $7::uuid IS NOT NULL
     ON CONFLICT DO NOTHING
@@ -121,6 +125,7 @@ WITH conversation AS (
     UPDATE appliance.conversations AS c
     SET head_id = reply.message_id,
         anchor_id = coalesce($6::uuid, c.anchor_id),
+        prompt_version = coalesce(c.prompt_version, $20::text),
         title = CASE WHEN c.title = '' THEN coalesce($5::text, '') ELSE c.title END,
         updated_at = greatest(now(), c.updated_at)
     FROM reply
@@ -175,16 +180,33 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
       SELECT FROM appliance.messages
       WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
   )
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
 
 -- name: rename
 UPDATE appliance.conversations
 SET title = $3::text
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
+
+-- name: set_prompt_version
+UPDATE appliance.conversations
+SET prompt_version = $3::text
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
+
+-- name: set_scene
+UPDATE appliance.conversations
+SET scene = $3::jsonb
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
 
 -- name: lock_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 FOR UPDATE;
@@ -237,4 +259,5 @@ LIMIT 1;
 UPDATE appliance.conversations
 SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at)
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, created_at, updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;

@@ -7,7 +7,7 @@ pub(crate) enum Level {
     Scalar,
     /// What the compiler makes of eight values at a time (SSE2, NEON).
     Portable,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512F.
     Avx512,
@@ -31,6 +31,7 @@ impl Level {
                 head_dim.is_multiple_of(8)
                     && is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => head_dim.is_multiple_of(16) && is_x86_feature_detected!("avx512f"),

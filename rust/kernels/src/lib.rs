@@ -14,6 +14,7 @@
 
 mod address;
 pub mod attention;
+pub mod layer;
 mod level;
 pub mod linear;
 pub mod norm;

@@ -1,27 +1,35 @@
 //! `paged_attention` and `store_kv` of `_core`: packed u32 to numbers, addresses passed on.
 
 use appliance_kernels::attention::{self, Cache, CacheShape, NewRows, Query, Ragged, Tensors};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::packed::{unpack, value_error};
 
 /// The cache of addresses; with those of scales it is int8.
-fn cache(k: usize, v: usize, scales: Option<(usize, usize)>) -> Cache {
-    match scales {
-        None => Cache::Float32 { k, v },
-        Some((k_scales, v_scales)) => Cache::Int8 {
+pub(crate) fn cache(
+    k: usize,
+    v: usize,
+    half: bool,
+    scales: Option<(usize, usize)>,
+) -> PyResult<Cache> {
+    match (half, scales) {
+        (false, None) => Ok(Cache::Float32 { k, v }),
+        (true, None) => Ok(Cache::Float16 { k, v }),
+        (false, Some((k_scales, v_scales))) => Ok(Cache::Int8 {
             k,
             v,
             k_scales,
             v_scales,
-        },
+        }),
+        (true, Some(_)) => Err(PyValueError::new_err("float16 has no scales")),
     }
 }
 
 /// Write new K and V rows into their slots; see `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (
-    k, v, k_cache, v_cache, slots, *, scales = None, kv_heads, head_dim, pages, page_size
+    k, v, k_cache, v_cache, slots, *, half = false, scales = None, kv_heads, head_dim, pages, page_size
 ))]
 #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
 fn store_kv(
@@ -31,6 +39,7 @@ fn store_kv(
     k_cache: usize,
     v_cache: usize,
     slots: &[u8],
+    half: bool,
     scales: Option<(usize, usize)>,
     kv_heads: usize,
     head_dim: usize,
@@ -47,7 +56,7 @@ fn store_kv(
     let rows = NewRows {
         k,
         v,
-        cache: cache(k_cache, v_cache, scales),
+        cache: cache(k_cache, v_cache, half, scales)?,
     };
     // SAFETY: the caller keeps tensors of these shapes alive, by the contract in `_core.pyi`.
     py.detach(|| unsafe { attention::store_kv(rows, shape, &slots) })
@@ -57,7 +66,7 @@ fn store_kv(
 /// Causal attention of a ragged batch over pages; see `_core.pyi`.
 #[pyfunction]
 #[pyo3(signature = (
-    out, q, k_cache, v_cache, *, scales = None, query_starts, context_lens, page_tables, page_starts,
+    out, q, k_cache, v_cache, *, half = false, scales = None, query_starts, context_lens, page_tables, page_starts,
     heads, kv_heads, head_dim, pages, page_size, scale, window = None
 ))]
 #[expect(clippy::too_many_arguments, reason = "keywords of one Python call")]
@@ -67,6 +76,7 @@ fn paged_attention(
     q: usize,
     k_cache: usize,
     v_cache: usize,
+    half: bool,
     scales: Option<(usize, usize)>,
     query_starts: &[u8],
     context_lens: &[u8],
@@ -99,7 +109,7 @@ fn paged_attention(
     let tensors = Tensors {
         out,
         q,
-        cache: cache(k_cache, v_cache, scales),
+        cache: cache(k_cache, v_cache, half, scales)?,
     };
     let query = Query {
         heads,

@@ -18,10 +18,29 @@ pub struct IntMatrix(Arc<Matrix>);
 /// (address of the weight, epsilon).
 type PyNorm = Option<(usize, f32)>;
 
+/// The activation of a name.
+pub(crate) fn activation(name: &str) -> PyResult<Activation> {
+    match name {
+        "silu" => Ok(Activation::Silu),
+        "gelu_tanh" => Ok(Activation::GeluTanh),
+        "gelu_erf" => Ok(Activation::GeluErf),
+        other => {
+            let text = format!("activation {other:?} is none of silu, gelu_tanh, gelu_erf");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
 impl IntMatrix {
-    /// The matrix, while no product uses it.
+    /// The matrix, shared with a layer: from then on no rows can be added.
+    pub(crate) fn shared(&self) -> Arc<Matrix> {
+        Arc::clone(&self.0)
+    }
+
+    /// The matrix, while nothing else uses it.
     fn writable(&mut self) -> PyResult<&mut Matrix> {
-        let used = || PyRuntimeError::new_err("the matrix is in use by another thread");
+        let used =
+            || PyRuntimeError::new_err("the matrix is in use by another thread or by a layer");
         Arc::get_mut(&mut self.0).ok_or_else(used)
     }
 
@@ -136,16 +155,8 @@ impl IntMatrix {
         activation: &str,
         norm: PyNorm,
     ) -> PyResult<()> {
-        let activation = match activation {
-            "silu" => Activation::Silu,
-            "gelu_tanh" => Activation::GeluTanh,
-            "gelu_erf" => Activation::GeluErf,
-            other => {
-                let text = format!("activation {other:?} is none of silu, gelu_tanh, gelu_erf");
-                return Err(PyValueError::new_err(text));
-            }
-        };
-        self.product(py, (x, tokens), norm, Output::Gate(out, activation))
+        let output = Output::Gate(out, self::activation(activation)?);
+        self.product(py, (x, tokens), norm, output)
     }
 
     fn rows(

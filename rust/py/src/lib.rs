@@ -1,6 +1,7 @@
 //! Module `appliance._core`: converts buffers, releases the GIL, maps errors. No logic lives here.
 
 mod attention;
+mod int_layer;
 mod int_matrix;
 mod lease;
 mod lore;
@@ -15,6 +16,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attention::register(module)?;
     int_matrix::register(module)?;
+    module.add_class::<int_layer::IntLayer>()?;
     module.add_class::<prefix_index::PrefixIndex>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<lore::LoreMatcher>()?;

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance._core import Tokenizer
+from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
@@ -19,6 +20,8 @@ from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
+from appliance.store.pool import Pool
+from appliance.store.prompt_registry import PromptRegistry
 from appliance.wire.client import EngineClient
 from tests.characters import bundle_of, characters_of
 from tests.postgres_fixtures import cluster, database_url, ledger, pool
@@ -55,6 +58,11 @@ CHARACTERS = characters_of(
     bundle_of("assistant", system="Be brief."),
     bundle_of("mara", system="You are Mara.", greeting="You made it!"),
 )
+
+
+def catalog_of(ledger: Ledger) -> Catalog:
+    """The characters of these tests, as if they were read from the ledger's database."""
+    return Catalog(PromptRegistry(ledger._pool), current=CHARACTERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +132,13 @@ def characters() -> Characters:
 
 
 @pytest.fixture
-def conversations(ledger: Ledger, running: RunningTurns, characters: Characters) -> Conversations:
-    return Conversations(ledger=ledger, running=running, characters=characters)
+def catalog(pool: Pool, characters: Characters) -> Catalog:
+    return Catalog(PromptRegistry(pool), current=characters)
+
+
+@pytest.fixture
+def conversations(ledger: Ledger, running: RunningTurns, catalog: Catalog) -> Conversations:
+    return Conversations(ledger=ledger, running=running, catalog=catalog)
 
 
 @pytest.fixture
@@ -134,14 +147,14 @@ async def turns(
     running: RunningTurns,
     client: EngineClient,
     model: ModelText,
-    characters: Characters,
+    catalog: Catalog,
 ) -> AsyncIterator[Turns]:
     made = Turns(
         ledger=ledger,
         running=running,
         engine=client,
         model=model,
-        characters=characters,
+        catalog=catalog,
         limits=ChatLimits(),
     )
     yield made

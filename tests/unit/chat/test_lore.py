@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
@@ -51,20 +52,18 @@ def characters() -> Characters:
 
 
 @pytest.fixture
-def turns(ledger: Ledger, client: EngineClient, directory: Path, characters: Characters) -> Turns:
-    return turns_of(ledger, client, directory, characters)
+def turns(ledger: Ledger, client: EngineClient, directory: Path, catalog: Catalog) -> Turns:
+    return turns_of(ledger, client, directory, catalog)
 
 
-def turns_of(
-    ledger: Ledger, client: EngineClient, directory: Path, characters: Characters
-) -> Turns:
+def turns_of(ledger: Ledger, client: EngineClient, directory: Path, catalog: Catalog) -> Turns:
     """A chat layer as after a restart of the server."""
     return Turns(
         ledger=ledger,
         running=RunningTurns(),
         engine=client,
         model=ModelText.load(directory, now=NOW),
-        characters=characters,
+        catalog=catalog,
         limits=ChatLimits(),
     )
 
@@ -131,11 +130,11 @@ async def test_a_restarted_server_knows_what_stands_in_the_prompt(
     ledger: Ledger,
     client: EngineClient,
     directory: Path,
-    characters: Characters,
+    catalog: Catalog,
 ) -> None:
     opened = (await conversations.open(tenant=TENANT)).conversation_id
     await read(send(turns, opened, "A dragon!", params=SHORT))
-    again = turns_of(ledger, client, directory, characters)
+    again = turns_of(ledger, client, directory, catalog)
     _, _, done = await read(send(again, opened, "The dragon and the elf?", params=SHORT))
     assert done.message is not None
     text = await prompt_text(again, directory, opened, done.message.message_id)

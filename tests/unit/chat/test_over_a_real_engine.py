@@ -40,7 +40,7 @@ from appliance.wire.client import EngineClient
 from appliance.wire.frames import Generate, Sampling
 from appliance.wire.pending import Event
 from tests.model_fixtures import tiny_model, vocabulary, write_directory
-from tests.unit.chat.conftest import CHARACTERS
+from tests.unit.chat.conftest import catalog_of
 from tests.unit.chat.driver import TENANT, read, read_until, send
 
 NOW = datetime(2026, 1, 31)
@@ -92,7 +92,7 @@ def turns_of(ledger: Ledger, client: EngineClient, directory: Path) -> Turns:
         running=RunningTurns(),
         engine=client,
         model=ModelText.load(directory, now=NOW),
-        characters=CHARACTERS,
+        catalog=catalog_of(ledger),
         limits=ChatLimits(),
     )
 

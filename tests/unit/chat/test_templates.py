@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 
 from appliance.chat.conversations import Conversations
@@ -29,7 +31,7 @@ def _version(name: str, shown: str, parts: str) -> CharacterVersion:
     return CharacterVersion(
         character=Character(id=name, name=shown, system=f"You are {shown}."),
         template=template_of(f"name: {name}\n" + _INPUTS + parts, name),
-        version=name,
+        version=sha256(name.encode()).hexdigest(),
     )
 
 

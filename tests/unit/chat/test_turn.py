@@ -29,7 +29,7 @@ from appliance.store.records import Message
 from appliance.tokens import count
 from appliance.wire.client import EngineClient
 from tests.scripted_engine import ScriptedEngine
-from tests.unit.chat.conftest import CHARACTERS, Vocabulary
+from tests.unit.chat.conftest import Vocabulary, catalog_of
 from tests.unit.chat.driver import TENANT, read, read_until, send
 
 
@@ -462,7 +462,7 @@ async def test_a_text_that_cannot_be_encoded_is_refused_by_its_field_and_stored_
         running=RunningTurns(),
         engine=client,
         model=tildeless,
-        characters=CHARACTERS,
+        catalog=catalog_of(ledger),
         limits=ChatLimits(),
     )
     with pytest.raises(InvalidRequest) as caught:

@@ -50,7 +50,7 @@ def test_inspect_tells_shape_sizes_and_chats_by_tier(
     assert found["loaded_bytes"] == found["parameters"] * 12 // 8
     assert {"memory", "disk"} <= set(found["tiers"])
     kinds = {form["kv_dtype"]: form["token_bytes"] for form in found["own"]}
-    assert kinds == {"float32": 512, "bfloat16": 256, "int8": 160}
+    assert kinds == {"float32": 512, "float16": 256, "bfloat16": 256, "int8": 160}
     for form in [*found["own"], *found["heads"]]:
         assert form["chats"] == {
             tier: free // form["chat_bytes"] for tier, free in found["tiers"].items()
@@ -77,7 +77,7 @@ def test_eval_tells_agreement_of_a_directory_and_of_a_gguf_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = told(capsys, "eval", directory, "--text", text, "--tokens", "70")
-    assert (found["weight_dtype"], found["kv_dtype"]) == ("int12", "float32")
+    assert (found["weight_dtype"], found["kv_dtype"]) == ("int12", "float16")
     assert found["tokens"] == 70
     assert 0 < found["top1"] <= 1
     assert 0 < found["logit_difference"] < 1

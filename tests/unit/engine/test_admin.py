@@ -22,10 +22,11 @@ from appliance.wire.frames import (
     Explained,
     Frame,
     Node,
+    PathFrom,
     Pin,
     PurgeAll,
     PurgeNamespace,
-    PurgePath,
+    PurgePaths,
     Refused,
     Unpin,
 )
@@ -34,6 +35,7 @@ from tests.unit.engine.driver import Driver
 CLOSING = [2, 13]
 PUBLIC, ALICE, BOB = b"public", b"alice", b"bob"
 SYSTEM = list(range(3, 43))
+WAIT_MS = 60_000
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -172,9 +174,9 @@ def test_a_purge_drops_a_path_a_tenant_or_all_and_no_more(operated: Operated) ->
         ]
 
     assert found() == [80, 80, 80]
-    dropped = operated.ask(
-        PurgePath(token_ids=tokens.pack(one), stretches=stretches(one), from_token=41)
-    )
+    tail_of_one = PathFrom(token_ids=tokens.pack(one), stretches=stretches(one), from_token=41)
+    # The same path twice: what is gone already is not counted again.
+    dropped = operated.ask(PurgePaths(paths=[tail_of_one, tail_of_one]))
     assert dropped == Done(request_id="", pages=3)
     assert found() == [40, 80, 80]
     assert operated.ask(PurgeNamespace(namespace=ALICE)) == Done(request_id="", pages=3)
@@ -203,14 +205,14 @@ def test_a_purge_while_a_request_runs_lets_it_finish_and_caches_nothing_of_it(
 
 def test_audits_on_demand_are_answered_with_what_was_compared(operated: Operated) -> None:
     _, path = operated.chat(1)
-    asked = AuditPath(token_ids=tokens.pack(path), stretches=stretches(path))
+    asked = AuditPath(token_ids=tokens.pack(path), stretches=stretches(path), wait_ms=WAIT_MS)
     answer = operated.ask(asked)
     assert isinstance(answer, Audited)
     assert [(found.tokens, found.cause) for found in answer.paths] == [(80, None)]
-    sampled = operated.ask(AuditSample(tokens=10))
+    sampled = operated.ask(AuditSample(tokens=10, wait_ms=WAIT_MS))
     assert isinstance(sampled, Audited)
     assert [(found.tokens, found.cause) for found in sampled.paths] == [(80, None)]
-    nothing = operated.ask(AuditSample(tokens=10))
+    nothing = operated.ask(AuditSample(tokens=10, wait_ms=WAIT_MS))
     assert nothing == Audited(request_id="", paths=[])
 
 
@@ -219,17 +221,27 @@ def test_questions_that_make_no_sense_are_refused(operated: Operated) -> None:
     packed = tokens.pack(path)
     questions: list[AdminQuestion] = [
         Explain(token_ids=packed, stretches=[(ALICE, 3)]),
-        PurgePath(token_ids=packed, stretches=stretches(path), from_token=80),
-        AuditPath(token_ids=packed, stretches=[(ALICE, 3)]),
-        AuditPath(token_ids=b"", stretches=[]),
+        PurgePaths(paths=[PathFrom(token_ids=packed, stretches=stretches(path), from_token=80)]),
+        AuditPath(token_ids=packed, stretches=[(ALICE, 3)], wait_ms=WAIT_MS),
+        AuditPath(token_ids=b"", stretches=[], wait_ms=WAIT_MS),
     ]
     for question in questions:
         refused = operated.ask(question)
         assert isinstance(refused, Refused), question
         assert refused.error_code == "invalid_request"
+
+
+def test_audits_that_nobody_waits_for_any_more_give_up_their_places(operated: Operated) -> None:
+    sample = AuditSample(tokens=10, wait_ms=WAIT_MS)
     for _ in range(DEMANDS_MAX):
-        operated.admin.answer(1, AuditSample(tokens=10))
-    assert isinstance(operated.ask(AuditSample(tokens=10)), Refused)
+        operated.admin.answer(1, sample)
+    assert isinstance(operated.ask(sample), Refused)
+    operated.chat(1)
+    operated.driver.now += WAIT_MS / 1000
+    answer = operated.ask(sample)
+    assert isinstance(answer, Audited)
+    # None of the others took the path out of the sample.
+    assert [found.tokens for found in answer.paths] == [80]
 
 
 def test_no_pins_are_taken_by_an_index_without_a_budget() -> None:

@@ -66,7 +66,7 @@ class Audited:
 
     def audit(self, path: CachedPath) -> AuditResult:
         answers: list[list[AuditResult]] = []
-        self.auditor.demand(path, 0, answers.append)
+        self.auditor.demand(path, 0, answers.append, wait_s=60)
         for _ in range(100):
             if answers:
                 break
@@ -343,12 +343,12 @@ def test_demands_are_answered_in_turn_and_only_so_many_wait(audited: Audited) ->
     paths = [audited.path_of(driver.run(ids(seed, 40), closing=CLOSING)) for seed in (1, 2, 3)]
     answers: list[list[AuditResult]] = []
     unknown = CachedPath(token_ids=tokens.pack(ids(9, 30)), stretches=((b"nobody", 30),))
-    auditor.demand(unknown, 0, answers.append)
-    auditor.demand(None, 10_000, answers.append)
+    auditor.demand(unknown, 0, answers.append, wait_s=60)
+    auditor.demand(None, 10_000, answers.append, wait_s=60)
     for _ in range(DEMANDS_MAX - 2):
-        auditor.demand(paths[0], 0, answers.append)
+        auditor.demand(paths[0], 0, answers.append, wait_s=60)
     with pytest.raises(Conflict, match="wait for idle time"):
-        auditor.demand(paths[0], 0, answers.append)
+        auditor.demand(paths[0], 0, answers.append, wait_s=60)
     for _ in range(1000):
         auditor.step()
     nothing, sampled, *asked = answers
@@ -375,7 +375,7 @@ def test_a_demand_is_not_answered_with_the_audit_that_was_under_way(decoder: Dec
 def test_an_audit_that_gave_way_to_a_request_is_done_later(audited: Audited) -> None:
     path = audited.path_of(audited.driver.run(ids(1, 70), closing=CLOSING))
     answers: list[list[AuditResult]] = []
-    audited.auditor.demand(path, 0, answers.append)
+    audited.auditor.demand(path, 0, answers.append, wait_s=60)
     audited.auditor.step()
     assert audited.auditor.holds_pages
     audited.auditor.give_way()

@@ -70,7 +70,7 @@ def test_the_sampled_audit_is_on_by_default_and_can_be_turned_off() -> None:
 def test_bfloat16_keys_are_for_gpus_where_they_are_the_default() -> None:
     with pytest.raises(ConfigError, match=r"engine\.kv_dtype"):
         fit(EngineConfig(kv_dtype="bfloat16"))
-    assert fit(EngineConfig()).kv_dtype == torch.float32
+    assert fit(EngineConfig()).kv_dtype == torch.float16
     on_gpu = fit_limits(
         EngineConfig(), model_context_tokens=512, bytes_per_page=1000, cores=3, on_gpu=True
     )

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cosine_similarity
 
-from appliance.model.attention import cpu_attention, reference_attention, torch_attention
+from appliance.model.attention import reference_attention, torch_attention
 from appliance.model.config import read_config
+from appliance.model.cpu_attention import CpuAttention
 from appliance.model.decoder import Decoder, load_model
 from appliance.model.weights import load_weights
 from tests.family_fixtures import (
@@ -141,7 +142,7 @@ def test_a_layer_may_read_the_keys_and_values_of_another(tmp_path: Path) -> None
     weights = load_weights(directory, shared, cpu)
     token_ids = prompt(40)
     want = whole_logits(model, token_ids)
-    for backend in (cpu_attention, torch_attention, reference_attention):
+    for backend in (CpuAttention, torch_attention, reference_attention):
         decoder = Decoder(shared, weights, fingerprint="test", device=cpu, backend=backend)
         assert decoder.new_cache(1, 4).data.shape[0] == 2
         got = stepwise(decoder, token_ids, [11, 3, 24])

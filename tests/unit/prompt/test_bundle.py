@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from appliance.errors import ConfigError, InvalidBundle, TemplateError
 from appliance.prompt.bundle import BYTES_MAX, FILES_MAX, Bundle
@@ -207,3 +211,33 @@ def test_a_folder_with_too_much_is_refused_while_it_is_read(tmp_path: Path) -> N
         (tmp_path / f"{number}.txt").write_text(".")
     with pytest.raises(ConfigError, match=f"more than {FILES_MAX} files"):
         read_bundle(tmp_path)
+
+
+_PARTS = st.text("ab.é ", min_size=1, max_size=4).filter(
+    lambda part: not part.startswith(".") and part.strip() == part
+)
+_FILES = st.dictionaries(
+    st.lists(_PARTS, min_size=1, max_size=3).map("/".join), st.binary(max_size=20), max_size=5
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(files=_FILES, others=_FILES)
+def test_versions_are_equal_exactly_where_files_are_and_folders_give_them_back(
+    files: dict[str, bytes], others: dict[str, bytes]
+) -> None:
+    paths = [*files, *others]
+    assume(not any(a != b and b.startswith(a + "/") for a in paths for b in paths))
+    who = {"character.yaml": b"id: mara\nname: Mara\n"}
+    first = Bundle(name="mara", files={**files, **who})
+    second = Bundle(name="mara", files={**others, **who})
+    assert (first.version == second.version) == (first.files == second.files)
+    pieces = [piece for path, content in first.files.items() for piece in (path.encode(), content)]
+    assert first.version == framed(b"mara", *pieces)
+    with TemporaryDirectory() as folder:
+        for bundle in (first, second):
+            if len({len(first.files) == 1, len(second.files) == 1}) == 2:
+                (Path(folder) / "mara.yaml").unlink(missing_ok=True)
+                rmtree(Path(folder) / "mara", ignore_errors=True)
+            write_bundle(Path(folder), bundle)
+            assert [found for _, found in read_bundles(Path(folder))] == [bundle]

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from appliance.chat.catalog import Catalog
 from appliance.config import Config, DatabaseConfig, ModelSource, Paths, ServerConfig
 from appliance.prompt.bundle_folder import load_characters
 from appliance.prompt.model_text import ModelText
@@ -27,6 +28,7 @@ from appliance.server.drain import Drain
 from appliance.server.main import PROMPTS_DIR, build_services, engines_of
 from appliance.server.services import Services
 from appliance.store.pool import connect
+from appliance.store.prompt_registry import PromptRegistry
 from tests.script_model import EOS, write_script_model
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.sse_parser import SseEvent, SseParser
@@ -198,9 +200,8 @@ async def served(
         async with asyncio.timeout(5):
             while not all(engines.ready_by_name.values()):
                 await asyncio.sleep(0.005)
-        services = build_services(
-            config, text, load_characters(PROMPTS_DIR), pool, engines, Drain()
-        )
+        catalog = Catalog(PromptRegistry(pool), current=load_characters(PROMPTS_DIR))
+        services = build_services(config, text, catalog, pool, engines, Drain())
         services.readiness.schema_ready = True
         runner = create_runner(services, Keys.from_config(config.server))
         runner._kwargs["handler_cancellation"] = handler_cancellation

@@ -83,7 +83,7 @@ async def test_an_empty_conversation_offers_the_first_messages_of_the_default_ch
 ) -> None:
     stored_door.say("one")
     await page.wait_for("document.querySelector('.suggestions button')")
-    (suggestion, *_) = stored_door.services.characters.get(None).character.suggestions
+    (suggestion, *_) = stored_door.services.catalog.current.get(None).character.suggestions
     await page.click(".suggestions button")
     await page.wait_for(
         f"document.querySelector('.message.assistant .body')?.textContent && {IDLE}"

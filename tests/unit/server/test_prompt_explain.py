@@ -14,11 +14,12 @@ import pytest
 from appliance.chat.events import TurnDone
 from appliance.chat.plan import Place
 from appliance.cli.main import main
-from appliance.prompt.characters import Character, Characters, CharacterVersion
+from appliance.prompt.characters import Character
 from appliance.prompt.templates.compiling import template_of
 from appliance.server.auth import LOCAL_TENANT
 from appliance.store.records import Message
 from tests.engine_fixtures import decoder, model_directory
+from tests.unit.server.moved_catalog import move_all
 from tests.unit.server.test_admin import SHORT, Operator, operator, server
 
 __all__ = ["decoder", "model_directory", "operator", "server"]
@@ -94,10 +95,7 @@ def with_template(operator: Operator, mood: str = "calm", name: str = "Mo") -> N
     """The character of the next turns, as if its files had been changed."""
     template = template_of(_TEMPLATE.replace("default: calm", f"default: {mood}"), "moody.yaml")
     character = Character(id="assistant", name=name, template="moody")
-    characters = Characters.of(
-        [CharacterVersion(character=character, template=template, version=name)]
-    )
-    object.__setattr__(operator.services.turns.planner, "characters", characters)
+    move_all(operator.services.turns.planner, character, template)
 
 
 async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
@@ -197,7 +195,7 @@ async def test_bad_questions_are_refused_by_name(operator: Operator) -> None:
 
 @pytest.fixture(autouse=True)
 def restored(operator: Operator) -> Iterator[None]:
-    """The planner's characters are its own again."""
-    before = operator.services.turns.planner.characters
+    """The planner's catalog is its own again."""
+    before = operator.services.turns.planner.catalog
     yield
-    object.__setattr__(operator.services.turns.planner, "characters", before)
+    object.__setattr__(operator.services.turns.planner, "catalog", before)

@@ -130,7 +130,7 @@ async def test_a_question_gets_its_own_answer_beside_requests_and_other_question
     path = asked.token_ids
     running = asyncio.create_task(collect(client, asked))
     sampled, purged, _ = await asyncio.gather(
-        client.question(AuditSample(tokens=100), timeout_s=PATIENCE_S),
+        client.question(AuditSample(tokens=100, wait_ms=60_000), timeout_s=PATIENCE_S),
         client.question(PurgeNamespace(namespace=b"nobody"), timeout_s=PATIENCE_S),
         client.ask(),
     )
@@ -140,7 +140,7 @@ async def test_a_question_gets_its_own_answer_beside_requests_and_other_question
     assert purged.pages == 0
     await idle_stats(client)
     audited = await client.question(
-        AuditPath(token_ids=path, stretches=[(b"n", 40)]), timeout_s=PATIENCE_S
+        AuditPath(token_ids=path, stretches=[(b"n", 40)], wait_ms=60_000), timeout_s=PATIENCE_S
     )
     assert isinstance(audited, Audited)
     assert [(found.tokens, found.cause) for found in audited.paths] == [(40, None)]
@@ -154,7 +154,7 @@ async def test_a_question_nobody_answers_in_time_says_so(client: EngineClient) -
     await asyncio.sleep(0.05)
     with pytest.raises(EngineUnavailable, match="in time"):
         # Audits are for idle time, and there is none.
-        await client.question(AuditSample(tokens=5), timeout_s=0.03)
+        await client.question(AuditSample(tokens=5, wait_ms=30), timeout_s=0.03)
     await running
 
 

@@ -13,7 +13,7 @@ from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable
 from appliance.wire.client import EngineClient
 from appliance.wire.engines import Engines
-from appliance.wire.frames import Admitted, Finished, Generate, Sampling
+from appliance.wire.frames import Admitted, Done, Finished, Generate, PurgeAll, Sampling
 from tests.scripted_engine import Script, ScriptedEngine
 
 CONVERSATIONS = [f"c{number}" for number in range(12)]
@@ -104,6 +104,19 @@ async def test_conversations_stick_leave_a_lost_engine_and_come_back(
         await send(engines, "c1", 5)
     for engine in pair.values():
         await engine.start()
+
+
+async def test_a_question_to_all_reaches_those_that_are_there_and_names_those_that_are_not(
+    pair: dict[str, ScriptedEngine], engines: Engines
+) -> None:
+    answers = await engines.question_each(PurgeAll(), timeout_s=5)
+    assert [answer.pages for answer in answers if isinstance(answer, Done)] == [1, 1]
+    await pair["engine-0"].stop()
+    await until(lambda: not engines.ready_by_name["engine-0"])
+    with pytest.raises(EngineUnavailable, match=r"No answer from engine-0 \(of 2 engines\)"):
+        await engines.question_each(PurgeAll(), timeout_s=5)
+    assert [engine.purges for engine in pair.values()] == [1, 2]
+    await pair["engine-0"].start()
 
 
 async def test_a_request_passes_a_full_queue_by_and_waiting_ones_are_counted_until_admitted(

@@ -23,10 +23,11 @@ from appliance.wire.frames import (
     Generate,
     Node,
     PathAudit,
+    PathFrom,
     Pin,
     PurgeAll,
     PurgeNamespace,
-    PurgePath,
+    PurgePaths,
     Refused,
     Sampling,
     TokenLogprobs,
@@ -54,9 +55,12 @@ SERVER_FRAMES: list[Frame] = [
     Unpin(request_id="e", conversation=b"\xff"),
     PurgeAll(request_id="f"),
     PurgeNamespace(request_id="g", namespace=b"\0"),
-    PurgePath(request_id="h", token_ids=b"\1\0\0\0", stretches=[(b"n", 1)], from_token=0),
-    AuditPath(request_id="i", token_ids=b"\1\0\0\0", stretches=[(b"n", 1)]),
-    AuditSample(request_id="j", tokens=5),
+    PurgePaths(
+        request_id="h",
+        paths=[PathFrom(token_ids=b"\1\0\0\0", stretches=[(b"n", 1)], from_token=0)],
+    ),
+    AuditPath(request_id="i", token_ids=b"\1\0\0\0", stretches=[(b"n", 1)], wait_ms=7),
+    AuditSample(request_id="j", tokens=5, wait_ms=7),
 ]
 
 

@@ -5,12 +5,13 @@
 
 use super::batch::{AttentionError, Batch, check_address};
 use super::gather::{self, row_start};
-use super::kernel::{self, KEYS, PANEL_VECTORS, Tile};
+use super::kernel::{self, KEYS, PANEL_VECTORS, Stored, Tile};
 use super::plan::{Item, Plan, SPAN};
 use super::scratch::{Place, ROWS_PADDED, Scratch, State};
 use crate::level::Level;
 use crate::pool::{self, Work};
 use crate::simd::{self, Vector};
+use half::f16;
 use std::cell::RefCell;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
@@ -19,6 +20,13 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 pub enum Cache {
     /// float32 K and V, each [pages, kv_heads, page_size, head_dim].
     Float32 {
+        /// K.
+        k: usize,
+        /// V.
+        v: usize,
+    },
+    /// float16 K and V, each [pages, kv_heads, page_size, head_dim].
+    Float16 {
         /// K.
         k: usize,
         /// V.
@@ -43,6 +51,7 @@ impl Cache {
     pub(super) fn sides(self) -> [(usize, usize); 2] {
         match self {
             Self::Float32 { k, v } => [(k, 4), (v, 4)],
+            Self::Float16 { k, v } => [(k, 2), (v, 2)],
             Self::Int8 { k, v, .. } => [(k, 1), (v, 1)],
         }
     }
@@ -52,6 +61,10 @@ impl Cache {
             Self::Float32 { k, v } => {
                 check_address::<f32>("k_cache", k)?;
                 check_address::<f32>("v_cache", v)
+            }
+            Self::Float16 { k, v } => {
+                check_address::<f16>("k_cache", k)?;
+                check_address::<f16>("v_cache", v)
             }
             Self::Int8 {
                 k,
@@ -133,7 +146,7 @@ impl Work for Attention {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run_avx2(attention: &Attention, item: &Item, scratch: &mut Scratch) {
     // SAFETY: as in `Work::run`.
     unsafe { run::<simd::x86::Avx2>(attention, item, scratch) }
@@ -235,6 +248,11 @@ unsafe fn run_tile<V: Vector>(
                     run_panels::<V>(item, scratch, start, tile);
                 }
             }
+            Cache::Float16 { k, v } => {
+                let (k, v) = (with_exposed_provenance(k), with_exposed_provenance(v));
+                let tile = scratch.tile::<f16>(k, v, &place);
+                run_converted::<V, f16>(item, scratch, start, &tile);
+            }
             Cache::Int8 {
                 k,
                 v,
@@ -248,14 +266,28 @@ unsafe fn run_tile<V: Vector>(
                 );
                 let (k, v) = (with_exposed_provenance(k), with_exposed_provenance(v));
                 let tile = scratch.tile::<i8>(k, v, &place);
-                if item.by_dots {
-                    let rows = scratch.rows_from(start, 0, item.rows.len(), head_dim);
-                    kernel::dots::<V, i8>(&tile, &rows);
-                } else {
-                    let tile = kernel::widen::<V>(&tile, &scratch.space());
-                    run_panels::<V>(item, scratch, start, tile);
-                }
+                run_converted::<V, i8>(item, scratch, start, &tile);
             }
+        }
+    }
+}
+
+/// Every row against a tile of values that become float32 on the way.
+#[inline(always)]
+unsafe fn run_converted<V: Vector, E: Stored>(
+    item: &Item,
+    scratch: &mut Scratch,
+    start: usize,
+    tile: &Tile<E>,
+) {
+    // SAFETY: as in `run_tile`.
+    unsafe {
+        if item.by_dots {
+            let rows = scratch.rows_from(start, 0, item.rows.len(), tile.head_dim);
+            kernel::dots::<V, E>(tile, &rows);
+        } else {
+            let tile = kernel::widen::<V, E>(tile, &scratch.space());
+            run_panels::<V>(item, scratch, start, tile);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Causal attention of a ragged batch over paged K/V, float32 or int8, on the CPU.
+//! Causal attention of a ragged batch over paged K/V, float32, float16 or int8, on the CPU.
 //!
 //! Owns `paged_attention`; `store_kv` is in `store`. Never allocates or frees a page. All memory of
 //! tensors is the caller's, reached through addresses; every length, page id and slot is checked before

@@ -153,9 +153,9 @@ pub(super) struct Scratch {
     pub ahead: Found,
     k_scales: Values,
     v_scales: Values,
-    /// A tile of int8 K as float32.
+    /// A tile of K as float32, where it is held in less.
     near_k: Values,
-    /// A tile of int8 V as float32.
+    /// A tile of V as float32, where it is held in less.
     near_v: Values,
     /// Where the rows of `near_k` and `near_v` start.
     near_offsets: Vec<usize>,

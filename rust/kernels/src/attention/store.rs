@@ -5,6 +5,8 @@
 use super::batch::{AttentionError, CacheShape, check_address, check_slots};
 use super::item::Cache;
 use crate::quantise::quantise;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use std::ptr::{copy_nonoverlapping, with_exposed_provenance, with_exposed_provenance_mut};
 
 /// Addresses of new K and V rows, contiguous, and of the cache they go to.
@@ -20,7 +22,7 @@ pub struct NewRows {
 
 /// Writes new K and V rows into their slots (page * page_size + row); of equal slots the last one wins.
 ///
-/// An int8 row is symmetric: its scale is its largest magnitude / 127, its numbers are the values
+/// A float16 value is the nearest (ties to even), infinite above 65,504. An int8 row is symmetric: its scale is its largest magnitude / 127, its numbers are the values
 /// divided by the scale, rounded to the nearest (ties to even). A row with a value that is not finite
 /// gets a scale of NaN, so that it is seen as in a float32 cache.
 ///
@@ -49,6 +51,10 @@ pub unsafe fn store_kv(
             Cache::Float32 { k, v } => {
                 copy(rows.k, k, &shape, slots);
                 copy(rows.v, v, &shape, slots);
+            }
+            Cache::Float16 { k, v } => {
+                narrow(rows.k, k, &shape, slots);
+                narrow(rows.v, v, &shape, slots);
             }
             Cache::Int8 {
                 k,
@@ -82,6 +88,20 @@ unsafe fn copy(from: usize, to: usize, shape: &CacheShape, slots: &[u32]) {
         unsafe {
             let target = to.add(target * shape.head_dim);
             copy_nonoverlapping(from.add(source * shape.head_dim), target, shape.head_dim);
+        }
+    }
+}
+
+unsafe fn narrow(from: usize, to: usize, shape: &CacheShape, slots: &[u32]) {
+    let head_dim = shape.head_dim;
+    let from = with_exposed_provenance::<f32>(from);
+    let to = with_exposed_provenance_mut::<f16>(to);
+    for (source, target) in moves(shape, slots) {
+        // SAFETY: as in `copy`; the tensors do not overlap.
+        unsafe {
+            let source = std::slice::from_raw_parts(from.add(source * head_dim), head_dim);
+            let target = std::slice::from_raw_parts_mut(to.add(target * head_dim), head_dim);
+            target.convert_from_f32_slice(source);
         }
     }
 }

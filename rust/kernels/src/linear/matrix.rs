@@ -272,7 +272,7 @@ impl Matrix {
     }
 
     /// Raises `Rows` unless every row is filled.
-    pub(super) fn check_filled(&self) -> Result<(), MatrixError> {
+    pub(crate) fn check_filled(&self) -> Result<(), MatrixError> {
         let (filled, outputs) = (self.filled, self.outputs);
         if filled == outputs {
             Ok(())

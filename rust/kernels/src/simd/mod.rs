@@ -10,6 +10,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
+use half::f16;
+
 /// Lanes of the widest vector.
 pub(crate) const LANES_MAX: usize = 16;
 
@@ -39,6 +41,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn splat(x: f32) -> Self;
     /// The `LANES` values at `p`.
     unsafe fn load(p: *const f32) -> Self;
+    /// The `LANES` values at `p`, exact as float32.
+    unsafe fn load_f16(p: *const f16) -> Self;
     /// The `LANES` numbers at `p`, exact as float32.
     unsafe fn load_i8(p: *const i8) -> Self;
     /// Writes the `LANES` values to `p`.
@@ -121,6 +125,11 @@ impl<const N: usize> Vector for Lanes<N> {
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: `p` is good for `N` values, by the caller; an array has the alignment of its item.
         Self(unsafe { p.cast::<[f32; N]>().read() })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: as in `load`.
+        Self(unsafe { p.cast::<[f16; N]>().read() }.map(f16::to_f32_const))
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self {

@@ -7,9 +7,10 @@
 )]
 
 use super::Vector;
+use half::f16;
 use std::arch::x86_64::*;
 
-/// Eight lanes; AVX2 and FMA.
+/// Eight lanes; AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
@@ -25,6 +26,11 @@ impl Vector for Avx2 {
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: see the module.
         Self(unsafe { _mm256_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: see the module.
+        Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self {
@@ -135,6 +141,11 @@ impl Vector for Avx512 {
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: see the module.
         Self(unsafe { _mm512_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: see the module.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self {

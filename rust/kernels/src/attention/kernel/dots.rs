@@ -24,15 +24,15 @@ pub(crate) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
     // SAFETY: as stated.
     unsafe {
         match tile.head_dim {
-            64 if E::SCALED => dots_of::<V, E, 64>(tile, rows),
-            128 if E::SCALED => dots_of::<V, E, 128>(tile, rows),
+            64 if E::CONVERTED => dots_of::<V, E, 64>(tile, rows),
+            128 if E::CONVERTED => dots_of::<V, E, 128>(tile, rows),
             _ => dots_of::<V, E, 0>(tile, rows),
         }
     }
 }
 
-/// `dots` of a known `head_dim`, so that loops over it are unrolled (worth it where int8 is converted, not
-/// where memory is waited for), or of any where `DIM` is 0.
+/// `dots` of a known `head_dim`, so that loops over it are unrolled (worth it where values are converted,
+/// not where memory is waited for), or of any where `DIM` is 0.
 #[inline(always)]
 unsafe fn dots_of<V: Vector, E: Stored, const DIM: usize>(tile: &Tile<E>, rows: &Rows) {
     let mut rows = *rows;

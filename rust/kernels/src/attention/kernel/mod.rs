@@ -10,7 +10,7 @@ mod stored;
 
 pub(super) use dots::dots;
 pub(super) use lanes::lanes;
-pub(super) use stored::{Space, widen};
+pub(super) use stored::{Space, Stored, widen};
 
 /// Keys of a tile: what is scored before it is mixed. A multiple of every block below and of every
 /// vector; a tile of K and one of V stay in the fast caches.

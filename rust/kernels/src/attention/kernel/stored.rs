@@ -1,16 +1,20 @@
-//! What a cache holds: float32, or int8 with a float32 scale for each token and K/V head.
+//! What a cache holds: float32, float16, or int8 with a float32 scale for each token and K/V head.
 //!
-//! Owns the difference between the two; the inner loops are written once. An int8 value becomes
-//! float32 in a register, which is exact; its scale goes into scores and weights (`dots`) or into a
+//! Owns the difference between them; the inner loops are written once. A smaller value becomes
+//! float32 in a register, which is exact; a scale goes into scores and weights (`dots`) or into a
 //! copy of the tile (`widen`), never into a second pass over the cache.
 
 use super::Tile;
 use crate::simd::Vector;
+use half::f16;
 
 /// A value of a cache.
 pub(crate) trait Stored: Copy {
     /// Whether rows have scales.
     const SCALED: bool;
+
+    /// Whether values have to be converted.
+    const CONVERTED: bool = size_of::<Self>() < 4;
 
     /// Values in a cache line.
     const LINE: usize = 64 / size_of::<Self>();
@@ -29,6 +33,16 @@ impl Stored for f32 {
     unsafe fn load<V: Vector>(p: *const Self) -> V {
         // SAFETY: as stated.
         unsafe { V::load(p) }
+    }
+}
+
+impl Stored for f16 {
+    const SCALED: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(p: *const Self) -> V {
+        // SAFETY: as stated.
+        unsafe { V::load_f16(p) }
     }
 }
 
@@ -53,29 +67,32 @@ pub(crate) struct Space {
     pub offsets: *const usize,
 }
 
-/// Copies an int8 tile as float32: many rows read each of its values again and again.
+/// Copies a tile as float32: many rows read each of its values again and again.
 ///
 /// # Safety
 /// The pointers of the tile and of the space are good for the shapes they state; the CPU has the
 /// instructions of `V`; `head_dim` is a multiple of `LANES`.
 #[inline(always)]
-pub(crate) unsafe fn widen<V: Vector>(tile: &Tile<i8>, space: &Space) -> Tile<f32> {
+pub(crate) unsafe fn widen<V: Vector, E: Stored>(tile: &Tile<E>, space: &Space) -> Tile<f32> {
     for key in 0..tile.keys {
-        // SAFETY: [keys] offsets and scales, [keys, head_dim] rows, as stated.
+        // SAFETY: [keys] offsets, and scales where there are any, [keys, head_dim] rows, as stated.
         unsafe {
             let (from, next) = (*tile.offsets.add(key), *tile.next.add(key));
             let sides = [
-                (tile.k, tile.next_k, *tile.k_scales.add(key), space.k),
-                (tile.v, tile.next_v, *tile.v_scales.add(key), space.v),
+                (tile.k, tile.next_k, tile.k_scales, space.k),
+                (tile.v, tile.next_v, tile.v_scales, space.v),
             ];
-            for (cache, ahead, scale, to) in sides {
+            for (cache, ahead, scales, to) in sides {
                 let to = to.add(key * tile.head_dim);
                 for i in (0..tile.head_dim).step_by(V::LANES) {
-                    if i % i8::LINE == 0 {
+                    if i % E::LINE == 0 {
                         V::prefetch(ahead.wrapping_add(next + i));
                     }
-                    let value = V::load_i8(cache.add(from + i));
-                    value.mul(V::splat(scale)).store(to.add(i));
+                    let mut value: V = E::load(cache.add(from + i));
+                    if E::SCALED {
+                        value = value.mul(V::splat(*scales.add(key)));
+                    }
+                    value.store(to.add(i));
                 }
             }
         }

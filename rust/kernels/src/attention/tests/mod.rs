@@ -3,6 +3,7 @@
 #![expect(clippy::float_cmp, reason = "exact values are expected")]
 
 mod equal;
+mod float16;
 mod heads;
 mod int8;
 mod random;
@@ -15,6 +16,7 @@ use super::{Cache, CacheShape, Query, Ragged, Tensors};
 use crate::level::Level;
 use crate::pool;
 use crate::quantise::quantise;
+use half::f16;
 use std::sync::Arc;
 
 /// The levels that this CPU has for a `head_dim`.
@@ -41,8 +43,22 @@ impl Random {
     }
 }
 
+/// What a cache holds its values as.
+#[derive(Clone, Copy, Debug)]
+enum Elements {
+    Float32,
+    Float16,
+    Int8,
+}
+
 /// K or V as int8: numbers, scales.
 struct Numbers(Vec<i8>, Vec<f32>);
+
+/// K and V of a cache that is not of float32.
+enum Held {
+    Float16([Vec<f16>; 2]),
+    Int8([Numbers; 2]),
+}
 
 /// A ragged batch and the tensors of a call, each exactly as large as its shape says.
 struct Case {
@@ -56,8 +72,8 @@ struct Case {
     /// What the cache stands for.
     k: Vec<f32>,
     v: Vec<f32>,
-    /// Set when the cache is int8.
-    numbers: Option<[Numbers; 2]>,
+    /// None: the cache is float32.
+    held: Option<Held>,
 }
 
 impl Case {
@@ -87,7 +103,7 @@ impl Case {
             q: random.values(tokens * heads * shape.head_dim),
             k: random.values(values),
             v: random.values(values),
-            numbers: None,
+            held: None,
             query_starts,
             context_lens,
             page_tables,
@@ -100,7 +116,25 @@ impl Case {
         self
     }
 
-    /// The same batch over an int8 cache; `k` and `v` become what it stands for.
+    /// The same batch over a cache of other elements; `k` and `v` become what it stands for.
+    fn with(self, elements: Elements) -> Self {
+        match elements {
+            Elements::Float32 => self,
+            Elements::Float16 => self.with_float16(),
+            Elements::Int8 => self.with_int8(),
+        }
+    }
+
+    fn with_float16(mut self) -> Self {
+        let halves = [&mut self.k, &mut self.v].map(|values| {
+            let halves: Vec<f16> = values.iter().map(|x| f16::from_f32_const(*x)).collect();
+            *values = halves.iter().map(|x| x.to_f32_const()).collect();
+            halves
+        });
+        self.held = Some(Held::Float16(halves));
+        self
+    }
+
     fn with_int8(mut self) -> Self {
         let d = self.shape.head_dim;
         let numbers = [&mut self.k, &mut self.v].map(|values| {
@@ -116,7 +150,7 @@ impl Case {
             let scales = scales.collect();
             Numbers(numbers, scales)
         });
-        self.numbers = Some(numbers);
+        self.held = Some(Held::Int8(numbers));
         self
     }
 
@@ -130,12 +164,16 @@ impl Case {
     }
 
     fn cache(&self) -> Cache {
-        match &self.numbers {
+        match &self.held {
             None => Cache::Float32 {
                 k: self.k.as_ptr().expose_provenance(),
                 v: self.v.as_ptr().expose_provenance(),
             },
-            Some([k, v]) => Cache::Int8 {
+            Some(Held::Float16([k, v])) => Cache::Float16 {
+                k: k.as_ptr().expose_provenance(),
+                v: v.as_ptr().expose_provenance(),
+            },
+            Some(Held::Int8([k, v])) => Cache::Int8 {
                 k: k.0.as_ptr().expose_provenance(),
                 v: v.0.as_ptr().expose_provenance(),
                 k_scales: k.1.as_ptr().expose_provenance(),

@@ -1,6 +1,6 @@
 //! Random ragged batches of any shape against the reference.
 
-use super::Case;
+use super::{Case, Elements};
 use crate::attention::CacheShape;
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ fn sequence() -> impl Strategy<Value = (usize, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 90, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_batches_equal_the_reference(
@@ -21,13 +21,13 @@ proptest! {
         head_dim in prop_oneof![Just(32), Just(64), Just(100), Just(128), Just(256), 1..140_usize],
         page_size in prop_oneof![Just(1), Just(3), Just(16), Just(32)],
         window in prop_oneof![Just(None), (1..1200_u32).prop_map(Some)],
-        int8: bool,
+        elements in prop_oneof![Just(Elements::Float32), Just(Elements::Float16), Just(Elements::Int8)],
         seed: u32,
     ) {
         let group = if head_dim > 128 || kv_heads > 1 { group.min(9) } else { group };
         let shape = CacheShape { kv_heads, head_dim, pages: 37, page_size };
         let case = Case::new(seed, &sequences, group, shape).with_window(window);
-        let case = if int8 { case.with_int8() } else { case };
-        case.check(&format!("{sequences:?} {shape:?} group {group} window {window:?} int8 {int8}"));
+        let what = format!("{sequences:?} {shape:?} group {group} window {window:?} {elements:?}");
+        case.with(elements).check(&what);
     }
 }

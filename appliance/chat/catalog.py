@@ -1,0 +1,144 @@
+"""The catalog: which version of which character a conversation's prompts are made with.
+
+Owns the snapshot that new conversations go by, and the versions that pinned ones hold. A snapshot is
+replaced as a whole; while the database is away the last one serves on. Never: publishes, moves a label,
+or changes a conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from appliance.errors import (
+    ApplianceError,
+    InvalidBundle,
+    NotFound,
+    StorageUnavailable,
+    TemplateError,
+)
+from appliance.prompt.bundle import Bundle
+from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
+from appliance.store.prompt_records import PRODUCTION
+from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.retry import DatabaseFailure
+
+log = logging.getLogger("appliance.chat")
+
+POLL_S = 1.0
+"""How soon a label that was moved through another server is seen."""
+
+AWAY_POLL_S = 5.0
+"""How often a database that is away is asked again."""
+
+VERSIONS_MAX = 256
+"""Compiled versions kept beside the snapshot's: those that pinned conversations used last."""
+
+
+class Catalog:
+    """Compiled characters. Safe to share between all requests; `current` is None until `reload`."""
+
+    def __init__(self, registry: PromptRegistry, *, current: Characters | None = None) -> None:
+        self.registry = registry
+        self._current = current
+        self._others: OrderedDict[tuple[str, str], CharacterVersion] = OrderedDict()
+        self._seen_move = -1
+
+    @property
+    def current(self) -> Characters:
+        """What label `production` stands at; raises StorageUnavailable before the first `reload`."""
+        if self._current is None:
+            raise StorageUnavailable("The characters are not read yet; try again in a moment.")
+        return self._current
+
+    async def of(self, character_id: str | None, version: str | None) -> CharacterVersion:
+        """A version of a character; without one, that of label `production`.
+
+        Asks the database only for a version that was not used lately. Raises NotFound,
+        StorageUnavailable, and TemplateError for a version that this program cannot use.
+        """
+        if version is None:
+            return self.current.get(character_id)
+        name = character_id or DEFAULT_CHARACTER
+        current = None if self._current is None else self._current.by_id.get(name)
+        if current is not None and current.version == version:
+            return current
+        found = self._others.get((name, version))
+        if found is None:
+            found = await self._compiled(name, version)
+        self._keep(found)
+        return found
+
+    async def resolve(self, character_id: str | None, reference: str) -> CharacterVersion:
+        """The version that a label or the beginning of one means. Raises as `of`, InvalidRequest."""
+        name = character_id or DEFAULT_CHARACTER
+        return await self.of(name, await self.registry.resolve(name, reference))
+
+    async def bundle(self, name: str, version: str) -> Bundle:
+        """The files of a version, proven to be those published. Raises NotFound, InvalidBundle."""
+        bundle = Bundle(name=name, files=await self.registry.files(name, version))
+        if bundle.version != version:
+            raise InvalidBundle(
+                f"{name}: the files of version {version[:12]} are not those that were published"
+            )
+        return bundle
+
+    async def reload(self) -> Characters:
+        """Take a new snapshot of label `production`; raises StorageUnavailable.
+
+        A version that cannot be used is told in the log, and the character stays at the one before.
+        """
+        self._seen_move = await self.registry.newest_move()
+        before = {} if self._current is None else self._current.by_id
+        taken = []
+        for label in await self.registry.labelled(PRODUCTION):
+            try:
+                taken.append(await self.of(label.name, label.version))
+            except (TemplateError, NotFound):
+                if label.name in before:
+                    taken.append(before[label.name])
+        for version in before.values():
+            self._keep(version)  # conversations are pinned to them
+        self._current = Characters.of(taken)
+        return self._current
+
+    async def watch(self) -> None:
+        """Reload soon after any label moves, for ever; a database that is away is waited for."""
+        pause_s = POLL_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = POLL_S
+            try:
+                if await self.registry.newest_move() != self._seen_move:
+                    await self.reload()
+                    log.info("prompts_reloaded", extra={"characters": len(self.current.by_id)})
+            except (StorageUnavailable, *DatabaseFailure) as error:
+                # Also a schema that is being restored: the snapshot serves on, whatever is wrong there.
+                log.warning("prompts_not_read", extra={"error": type(error).__name__})
+                pause_s = AWAY_POLL_S
+
+    async def _compiled(self, name: str, version: str) -> CharacterVersion:
+        try:
+            bundle = await self.bundle(name, version)
+            return await asyncio.to_thread(CharacterVersion.of, bundle)
+        except (InvalidBundle, TemplateError) as error:
+            # Where in which file is the operator's affair.
+            _tell(name, version, error)
+            raise TemplateError(
+                "the conversation's version of the character is unusable"
+            ) from error
+
+    def _keep(self, version: CharacterVersion) -> None:
+        key = (version.character.id, version.version)
+        self._others[key] = version
+        self._others.move_to_end(key)
+        if len(self._others) > VERSIONS_MAX:
+            self._others.popitem(last=False)
+
+
+def _tell(name: str, version: str, error: ApplianceError) -> None:
+    log.error(
+        "prompt_version_unusable",
+        extra={"character": name, "version": version, "reason": error.message},
+    )

@@ -1,0 +1,214 @@
+"""`appliance prompt publish | label | history | import | export`: versions, and labels that move.
+
+Asks a running appliance over its admin socket. Never: a database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from base64 import b64decode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from appliance.cli.admin_client import add_place, ask
+from appliance.cli.plain_text import as_json, visible
+from appliance.cli.prompt_references import read_path, sent_bundle
+from appliance.errors import ConfigError, InvalidRequest
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+VERSION_CHARACTERS = 12
+"""Of a version's hash, as many are shown."""
+
+
+def add_publish(kinds: Subparsers) -> None:
+    """The options of `publish`."""
+    parser = kinds.add_parser("publish", help="store a character as a version; no chat changes")
+    parser.add_argument("path", type=Path, metavar="PATH", help="a character's file or folder")
+    _add_who_and_why(parser)
+    _add_common(parser)
+
+
+def add_import(kinds: Subparsers) -> None:
+    """The options of `import`."""
+    parser = kinds.add_parser("import", help="publish every character of a folder")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    _add_who_and_why(parser)
+    _add_common(parser)
+
+
+def add_export(kinds: Subparsers) -> None:
+    """The options of `export`."""
+    parser = kinds.add_parser("export", help="write characters to a folder, for git")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME[@VERSION]", help="which (default: all at production)"
+    )
+    _add_common(parser)
+
+
+def add_label(kinds: Subparsers) -> None:
+    """The options of `label`."""
+    parser = kinds.add_parser("label", help="move a label, which new chats go by, to a version")
+    parser.add_argument("name", metavar="NAME", help="the character's id")
+    parser.add_argument("label", metavar="LABEL", help="production, canary or another name")
+    parser.add_argument("version", metavar="VERSION", help="the beginning of a version, or a label")
+    parser.add_argument(
+        "--from",
+        dest="seen",
+        metavar="VERSION",
+        help="move it only from there (default: from where it is now)",
+    )
+    parser.add_argument(
+        "--confirm", metavar="LABEL", help="a protected label's name again, so that it moves"
+    )
+    protection = parser.add_mutually_exclusive_group()
+    protection.add_argument("--protect", action="store_true", default=None)
+    protection.add_argument("--unprotect", dest="protect", action="store_false", default=None)
+    _add_who_and_why(parser)
+    _add_common(parser)
+
+
+def add_history(kinds: Subparsers) -> None:
+    """The options of `history`."""
+    parser = kinds.add_parser("history", help="versions, labels, and who moved them and why")
+    parser.add_argument("name", metavar="NAME", help="the character's id")
+    _add_common(parser)
+
+
+def run_publish(options: argparse.Namespace) -> int:
+    """Publish one; returns the exit code."""
+    answer = ask(options, "POST", "/prompts", _published(options, read_path(options.path)))
+    print(as_json(answer) if options.json else _said_of(answer))
+    return 0
+
+
+def run_import(options: argparse.Namespace) -> int:
+    """Publish all of a folder, once all of it could be read; returns the exit code."""
+    from appliance.prompt.bundle_folder import read_bundles
+
+    bundles = [bundle for _, bundle in read_bundles(options.folder)]
+    if not bundles:
+        raise ConfigError(f"{options.folder}: there are no characters")
+    answers = [ask(options, "POST", "/prompts", _published(options, bundle)) for bundle in bundles]
+    print(as_json(answers) if options.json else "\n".join(map(_said_of, answers)))
+    return 0
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write versions to a folder; returns the exit code."""
+    from appliance.prompt.bundle import Bundle
+    from appliance.prompt.bundle_folder import write_bundle
+
+    names = options.names or ask(options, "GET", "/prompts")["names"]
+    written = []
+    for text in names:
+        name, _, at = text.partition("@")
+        path = f"/prompts/{quote(name, safe='')}/versions/{quote(at or 'production', safe='')}"
+        answer = ask(options, "GET", path)
+        files = {path: b64decode(content) for path, content in answer["files"].items()}
+        place = write_bundle(options.folder, Bundle(name=answer["name"], files=files))
+        written.append({"name": name, "version": answer["version"], "path": str(place)})
+    lines = [f"{one['name']} {_short(one['version'])} -> {one['path']}" for one in written]
+    print(as_json(written) if options.json else "\n".join(lines))
+    return 0
+
+
+def run_label(options: argparse.Namespace) -> int:
+    """Move a label; returns the exit code."""
+    if options.confirm is not None and options.confirm != options.label:
+        raise InvalidRequest(
+            f"--confirm names {options.confirm!r}, the label is {options.label!r}: nothing is done"
+        )
+    name = quote(options.name, safe="")
+    known = ask(options, "GET", f"/prompts/{name}")
+    at = {label["label"]: label["version"] for label in known["labels"]}
+    seen = at.get(options.label)
+    if options.seen is not None:
+        stated = quote(options.seen, safe="")
+        seen = ask(options, "GET", f"/prompts/{name}/versions/{stated}")["version"]
+    body = {
+        "version": options.version,
+        "seen": seen,
+        "protect": options.protect,
+        "confirmed": options.confirm is not None,
+        **_who_and_why(options),
+    }
+    answer = ask(options, "PUT", f"/prompts/{name}/labels/{quote(options.label, safe='')}", body)
+    print(as_json(answer) if options.json else _moved(answer))
+    return 0
+
+
+def run_history(options: argparse.Namespace) -> int:
+    """Print what there is and what happened; returns the exit code."""
+    answer = ask(options, "GET", f"/prompts/{quote(options.name, safe='')}")
+    print(as_json(answer) if options.json else visible(_history(answer)))
+    return 0
+
+
+def _add_who_and_why(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--message", required=True, help="why; kept in the history")
+    parser.add_argument("--author", default=None, help="who (default: your user name)")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add_place(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _who_and_why(options: argparse.Namespace) -> dict[str, str]:
+    author = getpass.getuser() if options.author is None else options.author
+    return {"author": author, "message": options.message}
+
+
+def _published(options: argparse.Namespace, bundle: Any) -> dict[str, Any]:
+    return {"bundle": sent_bundle(bundle), **_who_and_why(options)}
+
+
+def _short(version: str | None) -> str:
+    return "nowhere" if version is None else version[:VERSION_CHARACTERS]
+
+
+def _said_of(answer: Mapping[str, Any]) -> str:
+    known = "published" if answer["is_new"] else "the same content is published already"
+    return f"{answer['name']} {_short(answer['version'])}: {known}"
+
+
+def _moved(answer: Mapping[str, Any]) -> str:
+    label, move = f"{answer['name']}@{answer['label']}", answer["move"]
+    if move is None:
+        return f"{label} is at {_short(answer['version'])} already"
+    protected = " (protected)" if move["protected"] else ""
+    return f"{label}: {_short(move['from_version'])} -> {_short(move['to_version'])}{protected}"
+
+
+def _history(answer: Mapping[str, Any]) -> str:
+    at: dict[str, list[str]] = {}
+    for label in answer["labels"]:
+        protected = " (protected)" if label["protected"] else ""
+        at.setdefault(label["version"], []).append(f"{label['label']}{protected}")
+    lines = ["versions"]
+    for version in answer["versions"]:
+        labels = ", ".join(at.get(version["version"], []))
+        lines.append(
+            f"  {_short(version['version'])}  {_when(version['created_at'])}  {version['author']}: "
+            f"{_line(version['message'])}" + (f"  <- {labels}" if labels else "")
+        )
+    lines.append("labels moved")
+    for move in answer["moves"]:
+        lines.append(
+            f"  {_when(move['moved_at'])}  {move['label']}: {_short(move['from_version'])} -> "
+            f"{_short(move['to_version'])}  {move['author']}: {_line(move['message'])}"
+        )
+    return "\n".join(lines)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _when(time: str) -> str:
+    return time[:16].replace("T", " ")

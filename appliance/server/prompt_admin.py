@@ -1,0 +1,182 @@
+"""The operator's questions and deeds about prompts, at the admin socket. Owns addresses and shapes.
+
+What is published, moved or compared is decided in `chat/`. Never: reads a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from appliance.chat.prompt_diff import prompt_diff
+from appliance.chat.prompt_replay import prompt_replay
+from appliance.chat.publishing import publish
+from appliance.prompt.bundle import Bundle
+from appliance.server.body import read_json
+from appliance.server.prompt_requests import (
+    BODY_BYTES_MAX,
+    DIFF,
+    MOVE_LABEL,
+    PUBLISH,
+    REPLAY,
+    MoveLabel,
+    Publish,
+    Reference,
+    SentBundle,
+)
+from appliance.server.services import SERVICES, Services
+
+T = TypeVar("T")
+
+
+def add_prompt_routes(router: web.UrlDispatcher) -> None:
+    """Everything under /prompts."""
+    router.add_get("/prompts", _names)
+    router.add_post("/prompts", _publish)
+    router.add_post("/prompts/diff", _diff)
+    router.add_post("/prompts/replay", _replay)
+    router.add_get("/prompts/{name}", _history)
+    router.add_get("/prompts/{name}/versions/{at}", _files)
+    router.add_put("/prompts/{name}/labels/{label}", _move)
+
+
+async def _names(request: web.Request) -> web.Response:
+    """GET: every name that has a version."""
+    return _json({"names": await _services(request).catalog.registry.names()})
+
+
+async def _publish(request: web.Request) -> web.Response:
+    """POST: store a version; says whether it is new."""
+    services = _services(request)
+    asked: Publish = await _body(request, PUBLISH)
+    version, is_new = await publish(
+        services.catalog.registry,
+        _bundle(asked.bundle),
+        author=asked.author,
+        message=asked.message,
+    )
+    return _json({"name": asked.bundle.name, "version": version, "is_new": is_new})
+
+
+async def _history(request: web.Request) -> web.Response:
+    """GET: versions, labels and what happened to them, newest first."""
+    registry, name = _services(request).catalog.registry, request.match_info["name"]
+    versions = await registry.versions(name)
+    labels, moves = await registry.labels(name), await registry.moves(name)
+    return _json(
+        {
+            "name": name,
+            "versions": [_without_name(version) for version in versions],
+            "labels": [_without_name(label) for label in labels],
+            "moves": [_without_name(move) for move in moves],
+        }
+    )
+
+
+async def _files(request: web.Request) -> web.Response:
+    """GET: the files of what a label or the beginning of a version means."""
+    bundle = await _found(_services(request), request.match_info["name"], request.match_info["at"])
+    return _json({"name": bundle.name, "version": bundle.version, "files": dict(bundle.files)})
+
+
+async def _move(request: web.Request) -> web.Response:
+    """PUT: move a label; `move` is null when it was there already. Serves at once where it is served."""
+    services = _services(request)
+    name, label = request.match_info["name"], request.match_info["label"]
+    asked: MoveLabel = await _body(request, MOVE_LABEL)
+    registry = services.catalog.registry
+    version = await registry.resolve(name, asked.version)
+    # A label never stands at what this program cannot serve.
+    await services.catalog.of(name, version)
+    move = await registry.move(
+        name,
+        label,
+        version,
+        seen=asked.seen,
+        author=asked.author,
+        message=asked.message,
+        protect=asked.protect,
+        confirmed=asked.confirmed,
+    )
+    await services.catalog.reload()
+    return _json(
+        {
+            "name": name,
+            "label": label,
+            "version": version,
+            "move": None if move is None else _without_name(move),
+        }
+    )
+
+
+async def _diff(request: web.Request) -> web.Response:
+    """POST: what an edit does to live chats."""
+    services = _services(request)
+    asked = await _body(request, DIFF)
+    before, after = await _both(services, asked.before, asked.after)
+    found = await prompt_diff(
+        services.catalog, services.turns.planner.model, before, after, days=asked.days
+    )
+    change = None
+    if found.change is not None:
+        change = {**asdict(found.change), "zone": found.change.zone.value}
+    return _json({**asdict(found), "change": change})
+
+
+async def _replay(request: web.Request) -> web.Response:
+    """POST: recorded conversations under both versions."""
+    services = _services(request)
+    asked = await _body(request, REPLAY)
+    before, after = await _both(services, asked.before, asked.after)
+    found = await prompt_replay(
+        services.turns.planner, before, after, conversations=asked.conversations
+    )
+    return _json(asdict(found))
+
+
+async def _both(services: Services, before: Reference, after: Reference) -> tuple[Bundle, Bundle]:
+    before.check("before")
+    after.check("after")
+    return await _bundle_of(services, before), await _bundle_of(services, after)
+
+
+async def _bundle_of(services: Services, reference: Reference) -> Bundle:
+    if reference.bundle is not None:
+        return _bundle(reference.bundle)
+    assert reference.name is not None
+    assert reference.at is not None
+    return await _found(services, reference.name, reference.at)
+
+
+async def _found(services: Services, name: str, at: str) -> Bundle:
+    version = await services.catalog.registry.resolve(name, at)
+    return await services.catalog.bundle(name, version)
+
+
+def _bundle(sent: SentBundle) -> Bundle:
+    return Bundle(name=sent.name, files=sent.files)
+
+
+def _services(request: web.Request) -> Services:
+    services = request.app[SERVICES]
+    services.readiness.require_schema()
+    return services
+
+
+async def _body(request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
+    server = request.app[SERVICES].config.server
+    return await read_json(
+        request, decoder, msgspec.structs.replace(server, body_bytes_max=BODY_BYTES_MAX)
+    )
+
+
+def _without_name(row: Any) -> Mapping[str, Any]:
+    return {key: value for key, value in asdict(row).items() if key != "name"}
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
