@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
-from appliance.prompt.characters import Character
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.roles import JOINER
-from appliance.store.records import FrozenText, Message, NewMessage
+from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.store.records import Conversation, FrozenText, Message, NewMessage
 
 AUTO_TITLE_WORDS_MAX = 8
 AUTO_TITLE_CHARS_MAX = 60
@@ -23,26 +23,25 @@ def spoken(path: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(message for message in path if message.role != "assistant" or message.text)
 
 
+def frozen_of(conversation: Conversation) -> Frozen:
+    """What the conversation was begun with: its macros are the same in each of its turns."""
+    return Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
+
+
 def prompt_messages(
-    path: Sequence[Message],
-    *,
-    tenant: str,
-    character: Character,
-    model: ModelText,
+    path: Sequence[Message], *, tenant: str, greetings: Collection[str], model: ModelText
 ) -> list[PromptMessage]:
     """The messages of a `spoken` path, root first, each with the lore before it.
 
-    Stored ids are used when the model's tokenizer made them. A greeting that is still the character's
-    own is public.
+    Stored ids are used when the model's tokenizer made them. An opening that is one of `greetings`, the
+    character's for everybody, is public.
     """
     namespace = tenant_namespace(tenant)
     tokenizer, takes_leads = model.tokenizer.fingerprint, model.chat_format.takes_leads
     result = []
     for index, message in enumerate(path):
         is_greeting = (
-            message.parent_id is None
-            and message.role == "assistant"
-            and message.text == character.greeting
+            message.parent_id is None and message.role == "assistant" and message.text in greetings
         )
         made = PromptMessage(
             name=f"message {index + 1}",

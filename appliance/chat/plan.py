@@ -5,7 +5,6 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,18 +26,16 @@ from appliance.chat.history import (
 from appliance.chat.lore import Lorekeeper, Recall, recalled
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import check_message, context_tokens, off_loop
-from appliance.chat.scene import frozen_of, macros_of, scene_values
+from appliance.chat.scene import macros_of, rendered_for, shared_greetings
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan
-from appliance.errors import InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import CharacterVersion
+from appliance.errors import InvalidRequest, NotFound
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
 from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
@@ -265,7 +262,7 @@ class Planner:
             lore=chosen.lore,
             tokenizer=self.model.tokenizer,
             note=conversation.scene.note,
-            macros=macros_of(conversation, chosen.character),
+            macros=macros_of(conversation, chosen),
             room_tokens=self.window().room,
         )
 
@@ -346,11 +343,14 @@ class Planner:
     ) -> _Asked:
         chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         history = prompt_messages(
-            spoken(path), tenant=conversation.tenant, character=chosen.character, model=self.model
+            spoken(path),
+            tenant=conversation.tenant,
+            greetings=await shared_greetings(conversation, chosen, path),
+            model=self.model,
         )
         if user is not None:
             history += new_message(user, conversation.tenant, self.model)
-        rendered = await self._rendered(conversation, chosen)
+        rendered = await rendered_for(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         return _Asked(
             front=[part.message(namespace) for part in rendered.before],
@@ -378,19 +378,6 @@ class Planner:
                 history_priority=asked.history_priority,
             ),
         )
-
-    async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
-        """The character's template for this conversation: the same in each of its turns."""
-        character = chosen.character
-        frozen = frozen_of(conversation)
-        # In a thread: a template may take its time, and other chats shall not wait for it.
-        try:
-            values = {**character.values(), **scene_values(conversation.scene)}
-            return await asyncio.to_thread(chosen.template.render, values, frozen)
-        except TemplateError as error:
-            # Where in which file is the operator's affair.
-            log.error("template_failed", extra={"character": character.id, "reason": error.message})
-            raise TemplateError("the character's template cannot be rendered") from error
 
 
 def _version(conversation: Conversation) -> str:

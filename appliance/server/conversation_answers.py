@@ -1,4 +1,4 @@
-"""The native conversation API's shapes: characters, conversations, messages, prompts, events as JSON."""
+"""The native conversation API's shapes: conversations, messages, prompts, events as JSON."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ from uuid import UUID
 from appliance._core import Tokenizer
 from appliance.chat.events import Delta, Event, TurnStarted, Usage
 from appliance.chat.prompt_explanation import CAUSES, PromptExplanation
-from appliance.prompt.characters import Character
 from appliance.prompt.messages import Prompt
 from appliance.server.sse import event_bytes
 from appliance.store.records import Conversation, Message
 from appliance.tokens import unpack
-
-
-def character_fields(character: Character) -> dict[str, Any]:
-    """One character; its system text stays with the server."""
-    return {
-        "id": character.id,
-        "name": character.name,
-        "description": character.description,
-        "greeting": character.greeting,
-        "suggestions": character.suggestions,
-    }
 
 
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:

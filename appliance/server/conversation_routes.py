@@ -12,7 +12,6 @@ from appliance.chat.plan import Place
 from appliance.errors import InvalidRequest, NotFound
 from appliance.server.body import read_json
 from appliance.server.conversation_answers import (
-    character_fields,
     conversation_fields,
     explanation_fields,
     message_fields,
@@ -200,14 +199,6 @@ async def explain_prompt(request: web.Request) -> web.Response:
         message_id=_uuid(request, "message_id"),
     )
     return _json(explanation_fields(explanation))
-
-
-async def list_characters(request: web.Request) -> web.Response:
-    """GET /api/characters: whom one can talk to, the default one first."""
-    characters = request.app[SERVICES].catalog.current
-    chosen = characters.get(None)
-    others = [version for version in characters.by_id.values() if version is not chosen]
-    return _json({"characters": [character_fields(item.character) for item in (chosen, *others)]})
 
 
 def _open(request: web.Request) -> tuple[Services, str]:

@@ -22,6 +22,7 @@ from appliance.store.records import (
     Cursor,
     FinishedTurn,
     Message,
+    NewGreeting,
     Scene,
     StoredTurn,
     stored_turn,
@@ -153,6 +154,35 @@ class Ledger:
             if stored is None:
                 raise Conflict(f"a message of turn {turn.turn_key} has the id of another message")
             return stored
+
+        return await self._write(operation)
+
+    async def append_greetings(
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        greetings: Sequence[NewGreeting],
+        *,
+        prompt_version: str,
+    ) -> Conversation:
+        """Open a new conversation with these messages, siblings of which the first is shown.
+
+        `prompt_version` is that of the character whose greetings they are, used if it has none yet.
+        One statement: all of them are there or none. Raises NotFound when the conversation is gone.
+        """
+        assert greetings
+        keys = [greeting.turn_key for greeting in greetings]
+        ids = [greeting.message_id for greeting in greetings]
+        texts = [storable(greeting.text) for greeting in greetings]
+
+        async def operation(connection: Connection) -> Conversation:
+            row = await connection.fetchrow(
+                QUERIES["append_greetings"],
+                *(tenant, conversation_id, keys, ids, texts, prompt_version),
+            )
+            if row is None:
+                raise NotFound(f"no conversation {conversation_id}")
+            return read_conversation(row)
 
         return await self._write(operation)
 

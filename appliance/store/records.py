@@ -139,6 +139,15 @@ class NewMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewGreeting:
+    """An opening of a conversation: a message of the character's before anybody has said anything."""
+
+    message_id: UUID
+    turn_key: UUID
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTurn:
     """One turn, complete: a user's message and its reply, or a reply alone (a swipe, a greeting).
 

@@ -26,6 +26,8 @@ def literal(value: object) -> str:
         return str(value)
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'"
+    if isinstance(value, list):
+        return f"'{{{','.join(map(str, value))}}}'"
     return "'" + str(value).replace("'", "''") + "'"
 
 
@@ -75,6 +77,13 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "messages": (*key, 100),
         "get_message": (*key, leaf),
         "append_turn": append_arguments(turn(conversation, leaf, "q", "a", title="t")),
+        "append_greetings": (
+            *key,
+            [uuid4(), uuid4()],
+            [uuid4(), uuid4()],
+            ["Hello", "You?"],
+            "v" * 64,
+        ),
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 from appliance.prompt.cards.card import Version
 from appliance.prompt.cards.macros import Macros
 from appliance.prompt.cards.reading import read_card
@@ -58,7 +58,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 @given(st.randoms(use_true_random=False))
 def test_a_damaged_card_is_refused_or_read_and_never_crashes(chance: random.Random) -> None:
     made = chance.choice(CARDS)
-    with suppress(CardError):
+    with suppress(InvalidCard):
         card = read_card(mutated(made.data, chance))
         card_texts(card, MACROS)
         for kind in FileKind:

@@ -31,7 +31,7 @@ class Card:
 
     Texts hold macros as they were written. `greeting` and `examples` are the formats' `first_mes` and
     `mes_example`. `lorebooks` holds its `character_book`, if there is one. `files` are the other files
-    of a CHARX by path; `image` is the portrait, which is one of these or the PNG itself.
+    of a CHARX by path; `image` is the portrait, which is one of these or, `from_png`, the PNG itself.
     `warnings` are sentences for the reader who imports it.
     """
 
@@ -54,6 +54,7 @@ class Card:
     character_version: str
     tags: tuple[str, ...]
     image: Image | None = None
+    from_png: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

@@ -11,26 +11,29 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
+from appliance.prompt.bundle import BYTES_MAX, FILES_MAX, PATH_BYTES_MAX
 
 CARD_FILE = "card.json"
-ENTRIES_MAX = 256
-DECODED_BYTES_MAX = 32 * 1024 * 1024
+ENTRIES_MAX = FILES_MAX
+DECODED_BYTES_MAX = BYTES_MAX
+"""As many and as large as a bundle's files, which they become."""
+
 RATIO_MAX = 100
 """Unpacked against packed: text packs to a fifth, images hardly; a bomb packs to a thousandth."""
 
 RATIO_FROM_BYTES = 64 * 1024
-PATH_CHARS_MAX = 200
+ENTRY_PATH_BYTES_MAX = PATH_BYTES_MAX - 16
 
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED = 0x1
 _DIRECTORY_ENTRY = b"PK\x01\x02"
-_BAD_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\:*?\"<>|]")
+_BAD_IN_PATH = re.compile(r"[\\:*?\"<>|]")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def read_charx(data: bytes) -> dict[str, bytes]:
-    """All files by path; raises CardError naming the entry and the limit.
+    """All files by path; raises InvalidCard naming the entry and the limit.
 
     Nothing of it is returned unless all of it is sound.
     """
@@ -46,9 +49,9 @@ def read_charx(data: bytes) -> dict[str, bytes]:
                 files[entry.filename] = _read(archive, entry, left)
                 left -= len(files[entry.filename])
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise CardError("charx: the zip file is damaged", param="charx") from error
+        raise InvalidCard("charx: the zip file is damaged", param="charx") from error
     if CARD_FILE not in files:
-        raise CardError(f"charx: there is no {CARD_FILE} at its root", param="charx")
+        raise InvalidCard(f"charx: there is no {CARD_FILE} at its root", param="charx")
     return files
 
 
@@ -66,7 +69,8 @@ def safe_path(path: str) -> bool:
     """Whether a path is relative, plain and stays below where it begins."""
     parts = path.split("/")
     return (
-        len(path) <= PATH_CHARS_MAX
+        len(path.encode("utf-8", "surrogatepass")) <= ENTRY_PATH_BYTES_MAX
+        and path.isprintable()
         and _BAD_IN_PATH.search(path) is None
         and all(part not in ("", ".", "..") for part in parts)
     )
@@ -81,25 +85,25 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     for entry in entries:
         path = entry.orig_filename
         if not safe_path(path) or path != entry.filename:
-            raise CardError(f"charx: {path[:80]!r} is no path inside of the file", param="charx")
+            raise InvalidCard(f"charx: {path[:80]!r} is no path inside of the file", param="charx")
         if path in seen:
-            raise CardError(f"charx: {path!r} is in the zip twice", param="charx")
+            raise InvalidCard(f"charx: {path!r} is in the zip twice", param="charx")
         seen.add(path)
         if entry.flag_bits & _ENCRYPTED:
-            raise CardError(f"charx: {path!r} is encrypted", param="charx")
+            raise InvalidCard(f"charx: {path!r} is encrypted", param="charx")
         if entry.compress_type not in _METHODS:
-            raise CardError(f"charx: {path!r} is packed in a way not read here", param="charx")
+            raise InvalidCard(f"charx: {path!r} is packed in a way not read here", param="charx")
         _check_ratio(path, entry.file_size, entry.compress_size)
     return entries
 
 
-def _too_many() -> CardError:
-    return CardError(f"charx: more than {ENTRIES_MAX} entries in the zip", param="charx")
+def _too_many() -> InvalidCard:
+    return InvalidCard(f"charx: more than {ENTRIES_MAX} entries in the zip", param="charx")
 
 
 def _check_ratio(path: str, size: int, packed: int) -> None:
     if size > RATIO_FROM_BYTES and size > RATIO_MAX * packed:
-        raise CardError(
+        raise InvalidCard(
             f"charx: {path!r} unpacks to more than {RATIO_MAX} times its size", param="charx"
         )
 
@@ -109,7 +113,7 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> bytes:
     with archive.open(entry) as file:
         content = file.read(left + 1)
     if len(content) > left:
-        raise CardError(
+        raise InvalidCard(
             f"charx: it unpacks to more than {DECODED_BYTES_MAX} bytes (at {entry.filename!r})",
             param="charx",
         )

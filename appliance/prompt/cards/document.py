@@ -12,9 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from appliance.errors import CardError, InvalidRequest
+from appliance.errors import InvalidCard, InvalidRequest
 from appliance.prompt.cards.card import Card, Version
-from appliance.prompt.cards.image import Image
 from appliance.prompt.cards.json_document import parse_document
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 
@@ -33,11 +32,9 @@ def read_document(
     data: bytes,
     *,
     where: str,
-    image: Image | None = None,
     files: Mapping[str, bytes] | None = None,
-    warnings: tuple[str, ...] = (),
 ) -> Card:
-    """The card of a JSON document; raises CardError naming the field. `where` names the document."""
+    """The card of a JSON document; raises InvalidCard naming the field. `where` names the document."""
     text, document = parse_document(data, where)
     version, root, said = _version_of(document, where)
     fields = _Fields(root, "" if version is Version.V1 else "data.")
@@ -69,9 +66,8 @@ def read_document(
         creator_notes=fields.shown("creator_notes"),
         character_version=fields.shown("character_version"),
         tags=fields.shown_list("tags"),
-        image=image,
         files=files or {},
-        warnings=(*warnings, *said, *fields.warnings),
+        warnings=(*said, *fields.warnings),
     )
 
 
@@ -83,7 +79,7 @@ def _version_of(document: dict[str, Any], where: str) -> tuple[Version, dict[str
         return Version.V2, data, ["spec: it is missing; the card is read as V2"]
     if spec is None:
         if "name" not in document or not any(name in document for name in _V1_MARKS):
-            raise CardError(
+            raise InvalidCard(
                 f"{where}: no character card: neither `spec` nor the fields `name` and `description`",
                 param="spec",
             )
@@ -91,9 +87,9 @@ def _version_of(document: dict[str, Any], where: str) -> tuple[Version, dict[str
     found = next((version for version in Version if version.spec and version.spec == spec), None)
     if found is None:
         known = ", ".join(version.spec for version in Version if version.spec)
-        raise CardError(f"spec: {str(spec)[:80]!r} is none of {known}", param="spec")
+        raise InvalidCard(f"spec: {str(spec)[:80]!r} is none of {known}", param="spec")
     if not isinstance(data, dict):
-        raise CardError("data: expected an object", param="data")
+        raise InvalidCard("data: expected an object", param="data")
     return found, data, _newer(document.get("spec_version"), found)
 
 
@@ -123,7 +119,7 @@ def _lorebooks(
     try:
         book = read_lorebook(value, path=path)
     except InvalidRequest as error:
-        raise CardError(error.message, param=error.param) from error
+        raise InvalidCard(error.message, param=error.param) from error
     return () if book is None else (book,)
 
 
@@ -150,9 +146,11 @@ class _Fields:
             return ()
         path = self.at(name)
         if not isinstance(value, list):
-            raise CardError(f"{path}: expected a list of texts", param=path)
+            raise InvalidCard(f"{path}: expected a list of texts", param=path)
         if len(value) > GREETINGS_MAX:
-            raise CardError(f"{path}: {len(value)} texts, the limit is {GREETINGS_MAX}", param=path)
+            raise InvalidCard(
+                f"{path}: {len(value)} texts, the limit is {GREETINGS_MAX}", param=path
+            )
         return tuple(
             _checked(item, f"{path}[{index}]", TEXT_CHARS_MAX) for index, item in enumerate(value)
         )
@@ -166,7 +164,7 @@ class _Fields:
             return ""
         try:
             return _checked(value, self.at(name), TEXT_CHARS_MAX)
-        except CardError as error:
+        except InvalidCard as error:
             self.warnings.append(f"{error.message}; it is kept, and not shown")
             return ""
 
@@ -187,11 +185,11 @@ def _checked(value: Any, path: str, chars_max: int) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise CardError(f"{path}: expected text", param=path)
+        raise InvalidCard(f"{path}: expected text", param=path)
     if len(value) > chars_max:
-        raise CardError(f"{path}: {len(value)} characters, the limit is {chars_max}", param=path)
+        raise InvalidCard(f"{path}: {len(value)} characters, the limit is {chars_max}", param=path)
     if "\x00" in value:
-        raise CardError(f"{path}: text must not contain U+0000", param=path)
+        raise InvalidCard(f"{path}: text must not contain U+0000", param=path)
     if _HALF_PAIR.search(value) is not None:
-        raise CardError(f"{path}: text holds half of a surrogate pair", param=path)
+        raise InvalidCard(f"{path}: text holds half of a surrogate pair", param=path)
     return value

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 
 SIDE_MAX = 8192
 PIXELS_MAX = 32 * 1024 * 1024
@@ -33,21 +33,21 @@ class Image:
 
 
 def read_image(data: bytes, where: str) -> Image:
-    """Raises CardError naming `where`: no PNG, JPEG or WebP, damaged at its front, or too large."""
+    """Raises InvalidCard naming `where`: no PNG, JPEG or WebP, damaged at its front, or too large."""
     for kind, signature, size_of in _KINDS:
         if signature(data):
             try:
                 width, height = size_of(data)
             except (struct.error, IndexError, ValueError) as error:
-                raise CardError(f"{where}: a damaged {kind} image", param=where) from error
+                raise InvalidCard(f"{where}: a damaged {kind} image", param=where) from error
             _check_size(width, height, where)
             return Image(kind=kind, width=width, height=height, data=data)
-    raise CardError(f"{where}: not a PNG, JPEG or WebP image", param=where)
+    raise InvalidCard(f"{where}: not a PNG, JPEG or WebP image", param=where)
 
 
 def _check_size(width: int, height: int, where: str) -> None:
     if not (1 <= width <= SIDE_MAX and 1 <= height <= SIDE_MAX) or width * height > PIXELS_MAX:
-        raise CardError(
+        raise InvalidCard(
             f"{where}: the image has {width} x {height} pixels, the limits are {SIDE_MAX} a side "
             f"and {PIXELS_MAX} in all",
             param=where,

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 
 JSON_BYTES_MAX = 4 * 1024 * 1024
 VALUES_MAX = 400_000
@@ -19,35 +19,35 @@ _BOM = b"\xef\xbb\xbf"
 def parse_document(data: bytes, where: str) -> tuple[str, dict[str, Any]]:
     """The text and the object in it; a byte order mark is dropped.
 
-    Raises CardError naming `where` for anything else: too large, not UTF-8, not JSON, nested deeper
+    Raises InvalidCard naming `where` for anything else: too large, not UTF-8, not JSON, nested deeper
     than DEPTH_MAX, a name twice in one object (readers would differ in which they take), a number
     beyond a double's range.
     """
     if len(data) > JSON_BYTES_MAX:
-        raise CardError(
+        raise InvalidCard(
             f"{where}: the JSON has {len(data)} bytes, the limit is {JSON_BYTES_MAX}", param=where
         )
     data = data.removeprefix(_BOM)
     if sum(map(data.count, (b",", b"[", b"{"))) > VALUES_MAX:
-        raise CardError(f"{where}: the JSON has more than {VALUES_MAX} values", param=where)
+        raise InvalidCard(f"{where}: the JSON has more than {VALUES_MAX} values", param=where)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CardError(f"{where}: not UTF-8 at byte {error.start}", param=where) from error
+        raise InvalidCard(f"{where}: not UTF-8 at byte {error.start}", param=where) from error
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float
         )
     except _Twice as error:
-        raise CardError(
+        raise InvalidCard(
             f"{where}: the name {error} stands twice in one object", param=where
         ) from error
     except RecursionError as error:
         raise _too_deep(where) from error
     except ValueError as error:
-        raise CardError(f"{where}: not JSON: {_sentence(error)}", param=where) from error
+        raise InvalidCard(f"{where}: not JSON: {_sentence(error)}", param=where) from error
     if not isinstance(value, dict):
-        raise CardError(f"{where}: expected a JSON object", param=where)
+        raise InvalidCard(f"{where}: expected a JSON object", param=where)
     _check_depth(value, where)
     return text, value
 
@@ -100,8 +100,8 @@ def _check_depth(value: Any, where: str) -> None:
     raise _too_deep(where)
 
 
-def _too_deep(where: str) -> CardError:
-    return CardError(f"{where}: nested deeper than {DEPTH_MAX} levels", param=where)
+def _too_deep(where: str) -> InvalidCard:
+    return InvalidCard(f"{where}: nested deeper than {DEPTH_MAX} levels", param=where)
 
 
 def _sentence(error: ValueError) -> str:

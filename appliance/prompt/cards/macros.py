@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 from appliance.prompt.templates.frozen_macros import Frozen
 
 DEFAULT_USER = "User"
@@ -53,7 +53,7 @@ class Macros:
     def expand(self, text: str, part: str) -> Expanded:
         """The text with its macros replaced; `part` tells its draws from those of other texts.
 
-        Linear in the text. Raises CardError when it grows past OUTPUT_CHARS_MAX.
+        Linear in the text. Raises InvalidCard when it grows past OUTPUT_CHARS_MAX.
         """
         run = _Run(macros=self, draws=self.frozen.macros(f"card {part}"))
         stack: list[list[str]] = [[]]
@@ -80,7 +80,7 @@ class Macros:
             stack[-1].append(said)
             size += len(said) - len(found)
             if size > OUTPUT_CHARS_MAX:
-                raise CardError(
+                raise InvalidCard(
                     f"{part}: more than {OUTPUT_CHARS_MAX} characters once macros are replaced",
                     param=part,
                 )

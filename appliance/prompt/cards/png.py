@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 from appliance.prompt.cards.image import PNG_SIGNATURE, Image, read_image
 from appliance.prompt.cards.json_document import JSON_BYTES_MAX
 
@@ -36,7 +36,7 @@ class PngCard:
 
 
 def read_png(data: bytes) -> PngCard:
-    """Take the card out of a PNG file; raises CardError naming the chunk and what is wrong with it."""
+    """Take the card out of a PNG file; raises InvalidCard naming the chunk and what is wrong with it."""
     image = read_image(data, "image")
     kept = [PNG_SIGNATURE]
     cards: dict[str, bytes] = {}
@@ -48,7 +48,7 @@ def read_png(data: bytes) -> PngCard:
         if keyword.lower() in KEYWORDS:
             text = body[len(keyword) + 1 :]
             if cards.setdefault(keyword.lower(), text) != text:
-                raise CardError(
+                raise InvalidCard(
                     f"chunk {keyword}: the image holds two different cards under this name",
                     param=keyword,
                 )
@@ -57,7 +57,7 @@ def read_png(data: bytes) -> PngCard:
         kept.append(whole)
     keyword = next((keyword for keyword in KEYWORDS if keyword in cards), "")
     if not keyword:
-        raise CardError(
+        raise InvalidCard(
             "image: it holds no character card (no tEXt chunk `ccv3` or `chara`)", param="image"
         )
     follows = len(PNG_SIGNATURE) + end < len(data)
@@ -102,25 +102,27 @@ def has_assets(image: Image) -> bool:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """(type, data, the chunk as it stands) up to IEND; raises CardError for a damaged one."""
+    """(type, data, the chunk as it stands) up to IEND; raises InvalidCard for a damaged one."""
     at = len(PNG_SIGNATURE)
     for _ in range(_CHUNKS_MAX):
         if at + 12 > len(data):
-            raise CardError("image: the file ends before its last chunk", param="image")
+            raise InvalidCard("image: the file ends before its last chunk", param="image")
         (length,) = struct.unpack_from(">I", data, at)
         kind = data[at + 4 : at + 8]
         name = kind.decode("latin-1")
         if at + 12 + length > len(data):
-            raise CardError(f"chunk {name!r}: the file ends in the middle of it", param="image")
+            raise InvalidCard(f"chunk {name!r}: the file ends in the middle of it", param="image")
         body = data[at + 8 : at + 8 + length]
         (crc,) = struct.unpack_from(">I", data, at + 8 + length)
         if zlib.crc32(body, zlib.crc32(kind)) != crc:
-            raise CardError(f"chunk {name!r}: its CRC is wrong, the file is damaged", param="image")
+            raise InvalidCard(
+                f"chunk {name!r}: its CRC is wrong, the file is damaged", param="image"
+            )
         yield kind, body, data[at : at + 12 + length]
         if kind == b"IEND":
             return
         at += 12 + length
-    raise CardError(f"image: more than {_CHUNKS_MAX} chunks", param="image")
+    raise InvalidCard(f"image: more than {_CHUNKS_MAX} chunks", param="image")
 
 
 def _keyword(kind: bytes, body: bytes) -> str:
@@ -132,7 +134,7 @@ def _keyword(kind: bytes, body: bytes) -> str:
 
 def _decoded(text: bytes, keyword: str) -> bytes:
     if len(text) > JSON_BYTES_MAX * 3 // 2:
-        raise CardError(
+        raise InvalidCard(
             f"chunk {keyword}: {len(text)} characters of base64, more than {JSON_BYTES_MAX} bytes",
             param=keyword,
         )
@@ -141,7 +143,7 @@ def _decoded(text: bytes, keyword: str) -> bytes:
         # Some writers leave the padding out.
         return base64.b64decode(packed + b"=" * (-len(packed) % 4), validate=True)
     except binascii.Error as error:
-        raise CardError(f"chunk {keyword}: not base64", param=keyword) from error
+        raise InvalidCard(f"chunk {keyword}: not base64", param=keyword) from error
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

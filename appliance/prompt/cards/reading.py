@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.charx import CARD_FILE, read_charx
 from appliance.prompt.cards.document import read_document
@@ -24,15 +24,16 @@ _EMBEDDED = ("embeded://", "embedded://")
 def read_card(data: bytes) -> Card:
     """The card of a PNG, APNG, CHARX or JSON file.
 
-    Raises CardError naming the field, chunk or entry, and the limit, for a file that is too large,
+    Raises InvalidCard naming the field, chunk or entry, and the limit, for a file that is too large,
     damaged, or no card.
     """
     if len(data) > CARD_BYTES_MAX:
-        raise CardError(f"card: {len(data)} bytes, the limit is {CARD_BYTES_MAX}", param="card")
+        raise InvalidCard(f"card: {len(data)} bytes, the limit is {CARD_BYTES_MAX}", param="card")
     if data.startswith(PNG_SIGNATURE):
         found = read_png(data)
-        return read_document(
-            found.json, where=found.keyword, image=found.image, warnings=found.warnings
+        card = read_document(found.json, where=found.keyword)
+        return replace(
+            card, image=found.image, from_png=True, warnings=found.warnings + card.warnings
         )
     if data.startswith(_ZIP):
         files = read_charx(data)
@@ -40,7 +41,7 @@ def read_card(data: bytes) -> Card:
         return card_of_files(document, files)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
         return _with_portrait(read_document(data, where="card"))
-    raise CardError("card: no PNG, CHARX or JSON file", param="card")
+    raise InvalidCard("card: no PNG, CHARX or JSON file", param="card")
 
 
 def card_of_files(document: bytes, files: dict[str, bytes]) -> Card:
@@ -61,7 +62,7 @@ def _with_portrait(card: Card) -> Card:
             continue
         try:
             image, warnings = read_image(content, "data.assets"), ()
-        except CardError as error:
+        except InvalidCard as error:
             warnings = (f"{error.message}; it is kept, and not shown",)
         break
     return replace(card, image=image, warnings=card.warnings + warnings)

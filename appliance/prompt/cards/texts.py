@@ -10,11 +10,13 @@ import re
 from dataclasses import dataclass, replace
 
 from appliance.prompt.cards.card import Card
-from appliance.prompt.cards.macros import Expanded, Macros
+from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
+from appliance.prompt.templates.frozen_macros import Frozen
 
 SYSTEM_PROMPT = "You are {{char}}. Stay in character, and answer {{user}} in {{char}}'s voice."
 """For a card without its own, and what {{original}} stands for."""
 
+SUMMARY_CHARS_MAX = 400
 _START = re.compile(r"<START>", re.IGNORECASE)
 
 
@@ -34,7 +36,7 @@ class CardTexts:
 
 
 def card_texts(card: Card, macros: Macros) -> CardTexts:
-    """The texts; raises CardError for one that its macros make too large."""
+    """The texts; raises InvalidCard for one that its macros make too large."""
     system = _system(card, macros)
     examples = [
         macros.expand(block, f"mes_example[{index}]")
@@ -51,6 +53,24 @@ def card_texts(card: Card, macros: Macros) -> CardTexts:
         ).text,
         is_same_for_all=all(expanded.is_same_for_all for expanded in (*system, *examples)),
     )
+
+
+def macros_of(card: Card, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
+    """What a card's macros stand for in the conversation that `frozen` is of."""
+    return Macros(char=card.called, user=user, frozen=frozen)
+
+
+def summary(card: Card, frozen: Frozen) -> str:
+    """What a reader who chooses is shown: the first paragraph of the creator's notes, else of the card.
+
+    V2: at least one paragraph of the notes should be displayed. Never a part of a prompt.
+    """
+    for text in (card.creator_notes, card.description, card.personality, card.scenario):
+        paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+        if paragraph:
+            told = macros_of(card, frozen).expand(paragraph, "summary").text
+            return told if len(told) <= SUMMARY_CHARS_MAX else told[: SUMMARY_CHARS_MAX - 1] + "…"
+    return ""
 
 
 def example_blocks(examples: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import Any
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.charx import CARD_FILE, write_charx
 from appliance.prompt.cards.convert import document_as, text_as
-from appliance.prompt.cards.image import Image
 from appliance.prompt.cards.json_document import written
 from appliance.prompt.cards.png import has_assets, plain_png, write_png
 from appliance.prompt.cards.reading import icons_of
@@ -55,7 +54,7 @@ def write_card(card: Card, kind: FileKind, version: Version | None = None) -> Wr
     json = text.encode("utf-8")
     others = _files_beside_portrait(card)
     if kind is FileKind.JSON:
-        not_carried = (*lost, *(["image"] if _is_apart(card) else []), *others)
+        not_carried = (*lost, *(["image"] if card.from_png else []), *others)
         return _written(kind, json, not_carried)
     image = card.image
     if image is None or image.kind != "png":
@@ -68,7 +67,8 @@ def write_card(card: Card, kind: FileKind, version: Version | None = None) -> Wr
 def _charx(card: Card) -> Written:
     files = dict(card.files)
     text, lost = text_as(card, Version.V3)
-    if card.image is not None and _is_apart(card):
+    if card.from_png:
+        assert card.image is not None
         document, lost = document_as(card, Version.V3)
         path = _ICON_FILE + ("jpg" if card.image.kind == "jpeg" else card.image.kind)
         files[path] = card.image.data
@@ -99,14 +99,6 @@ def _name_icon(data: dict[str, Any], path: str) -> None:
             }
         )
     data["assets"] = named
-
-
-def _is_apart(card: Card) -> bool:
-    """Whether the portrait stands neither in the document nor among the files."""
-    image: Image | None = card.image
-    if image is None or image.data in card.files.values():
-        return False
-    return not any(str(icon.get("uri")).startswith("data:") for icon in icons_of(card.document()))
 
 
 def _files_beside_portrait(card: Card) -> tuple[str, ...]:

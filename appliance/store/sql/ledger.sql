@@ -136,6 +136,36 @@ SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
        EXISTS (SELECT FROM place) AS has_place,
        (SELECT created_at FROM head) AS created_at;
 
+-- name: append_greetings
+-- $1 tenant, $2 conversation, $3 turn keys, $4 message ids, $5 texts, $6 version of the character:
+-- openings without a parent, the first of which is shown. They are read in the order of their times, hence the microseconds between.
+-- A second try finds them stored, and changes nothing but the head.
+WITH conversation AS (
+    SELECT conversation_id
+    FROM appliance.conversations
+    WHERE tenant = $1::text AND conversation_id = $2::uuid
+    FOR NO KEY UPDATE
+), greeting AS (
+    INSERT INTO appliance.messages (
+        tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
+        role, text, finish_reason)
+    SELECT $1::text, $2::uuid, given.message_id, NULL, given.turn_key, 0,
+           now() + given.place * interval '1 microsecond', 'assistant', given.text, 'stop'
+    FROM conversation
+    CROSS JOIN unnest($3::uuid[], $4::uuid[], $5::text[])
+        WITH ORDINALITY AS given (turn_key, message_id, text, place)
+    ON CONFLICT DO NOTHING
+    RETURNING message_id
+)
+-- Counted so that they are written first: the lock above skips a row that this statement has changed.
+UPDATE appliance.conversations AS c
+SET head_id = ($4::uuid[])[1], prompt_version = coalesce(c.prompt_version, $6::text),
+    updated_at = greatest(now(), c.updated_at)
+FROM (SELECT count(*) FROM greeting) AS written
+WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
+RETURNING c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id,
+          c.prompt_version, c.created_at, c.updated_at;
+
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
 WITH first AS (

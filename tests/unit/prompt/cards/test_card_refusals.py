@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
 from appliance.prompt.cards.reading import read_card
 from tests.card_fixtures import (
     MAIN_ICON,
@@ -131,7 +131,7 @@ REFUSED = {
     "lzma": (zipped(("card.json", encoded(v3())), method=zipfile.ZIP_LZMA), "packed in a way"),
     "many entries": (
         zipped(("card.json", encoded(v3())), *((f"{i}", b"") for i in range(300))),
-        "charx: more than 256 entries",
+        "charx: more than 64 entries",
     ),
     "bomb": (
         zipped(("card.json", encoded(v3())), ("bomb", b"\0" * (40 * 1024 * 1024))),
@@ -145,7 +145,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_bad_card_is_refused_by_name(case: str) -> None:
     data, said = REFUSED[case]
-    with pytest.raises(CardError) as caught:
+    with pytest.raises(InvalidCard) as caught:
         read_card(data)
     assert said in caught.value.message
     assert len(caught.value.message) < 300
@@ -155,23 +155,23 @@ def test_a_bad_card_is_refused_by_name(case: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_path_of_a_zip_leads_out_of_it(path: str) -> None:
-    with pytest.raises(CardError, match="is no path inside of the file"):
+    with pytest.raises(InvalidCard, match="is no path inside of the file"):
         read_card(zipped(("card.json", encoded(v3())), (path, b"x")))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_zip_with_two_cards_of_one_name_is_refused() -> None:
     data = zipped(("card.json", encoded(v3())), ("card.json", encoded(v3(name="Other"))))
-    with pytest.raises(CardError, match=r"charx: 'card\.json' is in the zip twice"):
+    with pytest.raises(InvalidCard, match=r"charx: 'card\.json' is in the zip twice"):
         read_card(data)
 
 
 def test_files_that_unpack_to_too_much_together_are_refused() -> None:
     block = b"".join(number.to_bytes(64) for number in range(2**15))  # packs to a tenth or so
-    files = {f"{number}": block for number in range(17)}
-    few = {path: files[path] for path in list(files)[:12]}
-    assert len(read_card(charx(v3(), few)).files) == 12
-    with pytest.raises(CardError, match="charx: it unpacks to more than 33554432 bytes"):
+    files = {f"{number}": block for number in range(9)}
+    few = {path: files[path] for path in list(files)[:6]}
+    assert len(read_card(charx(v3(), few)).files) == 6
+    with pytest.raises(InvalidCard, match="charx: it unpacks to more than 16777216 bytes"):
         read_card(charx(v3(), files))
 
 

@@ -7,13 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from appliance.errors import CardError
+from appliance.errors import InvalidCard
+from appliance.prompt.cards.bundle import card_bundle
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.macros import Expanded, Macros
 from appliance.prompt.cards.reading import read_card
 from appliance.prompt.cards.texts import CardTexts, card_texts, example_blocks
+from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.templates.frozen_macros import Frozen
-from tests.card_fixtures import BOOK, encoded, v2, v3
+from appliance.prompt.templates.inputs import Scope
+from appliance.prompt.templates.lint import SAMPLE
+from tests.card_fixtures import BOOK, charx, encoded, v2, v3
 
 
 def macros(seed: bytes = b"1", *, user: str = "User", original: str | None = None) -> Macros:
@@ -102,7 +106,7 @@ def test_a_macro_costs_what_its_text_is_long(text: str) -> None:
 def test_a_text_that_macros_make_too_large_is_refused() -> None:
     frozen = macros().frozen
     long = Macros(char="x" * 128, user="User", frozen=frozen)
-    with pytest.raises(CardError, match="scenario: more than 1048576 characters"):
+    with pytest.raises(InvalidCard, match="scenario: more than 1048576 characters"):
         long.expand("{{char}}" * 10_000, "scenario")
 
 
@@ -151,3 +155,80 @@ def test_greetings_and_what_others_use_are_carried() -> None:
     assert texts.post_history_instructions == "Mind Mira."
     (book,) = card.lorebooks
     assert [entry.content for entry in book.entries] == ["An owl lives in the tower."]
+
+
+def test_an_odd_card_of_the_wild_keeps_all_and_leaks_nothing() -> None:
+    """Case P13: extensions kept, notes in no prompt, an empty system prompt falls back, an odd name."""
+    entries = [
+        {"keys": ["owl"], "content": "word " * 70, "extensions": {}, "enabled": True}
+        | {"insertion_order": 1, "priority": 1},
+        {"keys": ["owl"], "content": "short", "extensions": {}, "enabled": True}
+        | {"insertion_order": 2, "priority": 9},
+    ]
+    document = v2(
+        name='Mira "the Owl": v2',
+        description="{{char}} likes {{user}}.\nLine two",
+        personality="",
+        scenario="",
+        first_mes="Hoo! <START> {{user}}?",
+        mes_example="<START>\n{{user}}: hi\n{{char}}: hoo",
+        alternate_greetings=["Hey {{user}}"],
+        tags=["\U0001f989"],
+        extensions={"x/y": {"keep": [1, None]}},
+        character_book={"extensions": {}, "token_budget": 20, "entries": entries},
+    )
+    version = CharacterVersion.of(card_bundle(read_card(encoded(document)), "mira"))
+    assert version.card is not None
+    assert version.card.document() == document
+    parts = version.render(SAMPLE).parts
+    assert [part.name for part in parts] == ["system", "example 1"]
+    assert parts[0].content.startswith('You are Mira "the Owl": v2. Stay in character')
+    assert parts[0].content.endswith('Mira "the Owl": v2 likes User.\nLine two')
+    assert parts[1].content.endswith('User: hi\nMira "the Owl": v2: hoo')
+    assert "DO-NOT-LEAK" not in str(parts)
+    assert version.greetings(SAMPLE)[0].text == "Hoo! <START> User?"
+
+
+def test_a_card_is_public_unless_it_says_something_of_its_own_in_each_conversation() -> None:
+    def scopes(user: str = "User", **fields: str) -> set[Scope]:
+        bundle = card_bundle(read_card(encoded(v2(**fields))), "mira")
+        rendered = CharacterVersion.of(bundle).render(SAMPLE, user=user)
+        return {part.scope for part in rendered.parts}
+
+    assert scopes() == {Scope.CHARACTER}
+    assert scopes(user="Anna") == {Scope.CONVERSATION}
+    assert scopes(description="{{random:a,b}}") == {Scope.CONVERSATION}
+    assert scopes(mes_example="<START>{{roll:6}}") == {Scope.CONVERSATION}
+
+
+@pytest.mark.parametrize(
+    "syntax", ["{{ character.id }}", "{% for x in y %}", "{# no #}", "{{ 7*7 }}", "${x}"]
+)
+def test_template_syntax_in_a_card_is_the_text_it_is(syntax: str) -> None:
+    fields = ("description", "personality", "scenario", "system_prompt", "mes_example", "first_mes")
+    bundle = card_bundle(read_card(encoded(v2(**dict.fromkeys(fields, syntax)))), "mira")
+    version = CharacterVersion.of(bundle)
+    system, example = version.render(SAMPLE).parts
+    assert system.content.count(syntax) == 4
+    assert example.content.endswith(syntax)
+    assert version.greetings(SAMPLE)[0].text == syntax
+
+
+def test_a_charx_cannot_bring_templates_or_another_character_along() -> None:
+    files = {
+        "character.yaml": b"id: mira\nname: Evil\n",
+        "templates/card.yaml": b"evil",
+        "card.png": b"",
+    }
+    card = read_card(charx(v3(), files))
+    bundle = card_bundle(card, "mira")
+    assert sorted(bundle.files) == [
+        "card.json",
+        "charx/card.png",
+        "charx/character.yaml",
+        "charx/templates/card.yaml",
+    ]
+    version = CharacterVersion.of(bundle)
+    assert version.character.name == "Mira"
+    assert version.card is not None
+    assert version.card.files == files
