@@ -33,10 +33,11 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ApiKey(_Section, frozen=True, kw_only=True):
-    """One caller: the SHA-256 of its key, and the tenant it speaks for."""
+    """One caller: the SHA-256 of its key, the tenant it speaks for, whether it may add characters."""
 
     tenant: Annotated[str, Meta(max_length=128, pattern="^[^\\x00-\\x1f\\x7f]+$")]
     sha256: Sha256Hex
+    operator: bool = False
 
 
 class ServerConfig(_Section, frozen=True, kw_only=True):

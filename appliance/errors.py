@@ -57,6 +57,12 @@ class InvalidRequest(ApplianceError):
     code = "invalid_request"
 
 
+class InvalidCard(InvalidRequest):
+    """A character card is damaged, too large or no card at all; names the field and the limit."""
+
+    code = "invalid_card"
+
+
 class InvalidBundle(InvalidRequest):
     """The files of a character are too many, too large or damaged; names character, file and limit."""
 
@@ -91,6 +97,12 @@ class Unauthorized(ApplianceError):
     """No valid API key."""
 
     code = "invalid_api_key"
+
+
+class NotAllowed(ApplianceError):
+    """The caller is known, and may not do this."""
+
+    code = "not_allowed"
 
 
 class Overloaded(ApplianceError):

@@ -88,7 +88,9 @@ class Browser:
 
     async def press(self, key: str) -> None:
         """Press and release one key, such as Enter or Escape."""
-        code = {"Enter": 13, "Escape": 27, "Tab": 9}[key]
+        code = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "ArrowLeft": 37, "ArrowRight": 39}[
+            key
+        ]
         text = "\r" if key == "Enter" else ""
         for kind in ("keyDown", "keyUp"):
             await self.call(

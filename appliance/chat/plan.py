@@ -5,7 +5,6 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,20 +16,27 @@ from uuid import UUID
 from appliance.chat.catalog import Catalog
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
-from appliance.chat.history import prompt_messages, spoken, title_of
+from appliance.chat.history import (
+    anchor_of,
+    kept_from,
+    new_message,
+    prompt_messages,
+    spoken,
+    title_of,
+)
+from appliance.chat.lore import Lorekeeper, Recall, recalled
 from appliance.chat.params import ChatLimits
-from appliance.chat.prompting import context_tokens, off_loop
+from appliance.chat.prompting import check_message, context_tokens, off_loop
+from appliance.chat.scene import macros_of, rendered_for, shared_greetings
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.errors import InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.contents import encode_content
+from appliance.chat.turn_plan import Plan
+from appliance.errors import InvalidRequest, NotFound
+from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
-from appliance.prompt.messages import Prompt, PromptMessage, Zone
+from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.templates.frozen_macros import Frozen
-from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
@@ -50,37 +56,6 @@ class Place(Enum):
 def conversation_key(tenant: str, conversation_id: UUID) -> bytes:
     """What engines know a conversation by: it is routed and pinned under this name."""
     return f"{tenant}/{conversation_id}".encode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A turn before its reply.
-
-    `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
-    when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
-    first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt. `prompt_version` is the version of the character that the prompt was made with, `front` what
-    stands around the history, None for that of the turn before.
-    """
-
-    tenant: str
-    conversation_id: UUID
-    turn_key: UUID
-    parent_id: UUID | None
-    place_id: UUID | None
-    user: NewMessage | None
-    assistant_id: UUID
-    fitted: Fitted
-    onward: Onward
-    anchor_id: UUID | None
-    title: str | None
-    prompt_version: str | None
-    front: Front | None
-
-    @property
-    def prompt(self) -> Prompt:
-        """What the engine is to answer."""
-        return self.fitted.prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +91,15 @@ class Planner:
         turn_key: UUID | None,
     ) -> Plan | StoredTurn:
         """The plan of a new message, or the turn that is already stored under its key."""
-        self._check_text(text)
+        check_message(text, self.limits)
         text = storable(text)
         conversation = await self._conversation(tenant, conversation_id)
         parent_id = conversation.head_id if isinstance(parent, Place) else parent
         # A head was not deleted; of another parent, only the path tells.
         at_head = parent_id is not None and parent_id == conversation.head_id
         known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
-        if known is not None and known.prompt_version != conversation.prompt_version:
-            known = None  # its front is that of another version
+        if known is not None and not known.is_of(conversation):
+            known = None  # its front is that of another version or persona
         path = () if known is not None else await self._path(conversation, parent_id)
         if turn_key is not None:
             places = [parent_id]
@@ -136,26 +111,19 @@ class Planner:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
                     return replace(stored, prompt_version=conversation.prompt_version)
-        tokenizer = self.model.tokenizer
-        namespace = tenant_namespace(tenant)
-        token_ids = await off_loop(
-            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
-        )
-        user = NewMessage(
-            message_id=self.new_id(),
-            role="user",
-            text=text,
-            token_ids=token_ids,
-            tokenizer=tokenizer.fingerprint,
-        )
+        keeper = await self._keeper(conversation)
+        recall = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
+        user, recall = await self._heard(conversation, keeper, recall, text)
         fitted = None if known is None else self._continued(conversation, known, user)
         node = None if fitted is None or known is None else known.node
-        front = None
+        front, kept = None, 0 if known is None else known.dropped
         if fitted is None:
             if known is not None:
                 path = await self._path(conversation, parent_id)
             asked = await self._asked(conversation, path, user)
             fitted, front = await self._fitted(asked), asked.record
+            kept = self._kept(path, fitted)
+            recall = recall.standing(spoken(path)[kept:], user.lore, is_full=kept > 0)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -167,11 +135,35 @@ class Planner:
             fitted=fitted,
             onward=self._onward(conversation, parent_id, user, node),
             # A prompt that goes on drops what the one before it dropped.
-            anchor_id=_anchor(path, fitted.dropped),
+            anchor_id=anchor_of(path, kept),
             title=None if conversation.title else title_of(text),
-            prompt_version=conversation.prompt_version,
             front=front,
+            dropped=kept,
+            lore=keeper.lore,
+            recall=recall,
+            prompt_version=_version(conversation),
+            scene=conversation.scene,
         )
+
+    async def _heard(
+        self, conversation: Conversation, keeper: Lorekeeper, recall: Recall, text: str
+    ) -> tuple[NewMessage, Recall]:
+        """The new message with the lore that it calls up, and what its path has come to with it."""
+        tokenizer = self.model.tokenizer
+        namespace = tenant_namespace(conversation.tenant)
+        token_ids = await off_loop(
+            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
+        )
+        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
+        user = NewMessage(
+            message_id=self.new_id(),
+            role="user",
+            text=text,
+            token_ids=token_ids,
+            tokenizer=tokenizer.fingerprint,
+            lore=lore,
+        )
+        return user, recall
 
     async def regenerate(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
@@ -184,6 +176,7 @@ class Planner:
         path = await self._path_to_prompt(conversation, target)
         asked = await self._asked(conversation, path, None)
         fitted = await self._fitted(asked)
+        lore, kept = (await self._keeper(conversation)).lore, self._kept(path, fitted)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -194,21 +187,37 @@ class Planner:
             assistant_id=self.new_id(),
             fitted=fitted,
             onward=self._onward(conversation, path[-1].message_id, None, None),
-            anchor_id=_anchor(path, fitted.dropped),
+            anchor_id=anchor_of(path, kept),
             title=None,
-            prompt_version=conversation.prompt_version,
             front=asked.record,
+            dropped=kept,
+            lore=lore,
+            recall=recalled(spoken(path), lore, kept),
+            prompt_version=_version(conversation),
+            scene=conversation.scene,
         )
+
+    async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
+        """The prompt of a stored reply, computed again from its path."""
+        _, fitted, _ = await self.again(
+            tenant=tenant, conversation_id=conversation_id, message_id=message_id
+        )
+        return fitted.prompt
 
     async def again(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID
     ) -> tuple[tuple[Message, ...], Fitted, Front]:
         """The path to the prompt of a stored reply, that prompt computed again, and what stands around
-        the history now. Raises NotFound, and InvalidRequest for a message that is no reply."""
+        the history now. Raises as `prompt_of`."""
         conversation = await self._conversation(tenant, conversation_id)
         path = await self._path_to_prompt(conversation, message_id)
         asked = await self._asked(conversation, path, None)
         return path, await self._fitted(asked), asked.record
+
+    async def fitted(self, conversation: Conversation, path: tuple[Message, ...]) -> Fitted:
+        """The prompt that the last message of a path is answered with, as the version that the
+        conversation holds makes it."""
+        return await self._fit(conversation, path, None)
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID
@@ -223,7 +232,7 @@ class Planner:
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
         asked = path[:-1] if len(path) > 1 and path[-1].role == "assistant" else path
-        return conversation, (await self.fitted(conversation, asked, None)).prompt, path
+        return conversation, (await self._fit(conversation, asked, None)).prompt, path
 
     async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
         """Prompts of which one begins every prompt this conversation can have had: each with the
@@ -249,6 +258,17 @@ class Planner:
                 starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
+    async def _keeper(self, conversation: Conversation) -> Lorekeeper:
+        """Who decides about the lore of a conversation."""
+        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
+        return Lorekeeper(
+            lore=chosen.lore,
+            tokenizer=self.model.tokenizer,
+            note=conversation.scene.note,
+            macros=macros_of(conversation, chosen),
+            room_tokens=self.window().room,
+        )
+
     async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
         """The conversation with the version that its prompts are made with: one that has none yet takes
         `production`, and its next turn that is stored pins it."""
@@ -257,16 +277,6 @@ class Planner:
             return conversation
         chosen = self.catalog.current.get(conversation.character)
         return replace(conversation, prompt_version=chosen.version)
-
-    def _check_text(self, text: str) -> None:
-        if not text.strip():
-            raise InvalidRequest("the message is empty", param="text")
-        if len(text) > self.limits.message_chars_max:
-            raise InvalidRequest(
-                f"a message has at most {self.limits.message_chars_max} characters, "
-                f"this one {len(text)}",
-                param="text",
-            )
 
     async def _path(self, conversation: Conversation, leaf_id: UUID | None) -> tuple[Message, ...]:
         if leaf_id is None:
@@ -290,8 +300,14 @@ class Planner:
     def _continued(
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
     ) -> Fitted | None:
-        message = _new_message(user, conversation.tenant)
-        return continued(self.model.chat_format, known.tip, message, self.window())
+        said = new_message(user, conversation.tenant, self.model)
+        *leads, message = (with_ids(self.model.tokenizer, one) for one in said)
+        return continued(self.model.chat_format, known.tip, message, self.window(), leads=leads)
+
+    def _kept(self, path: tuple[Message, ...], fitted: Fitted) -> int:
+        return kept_from(
+            spoken(path), fitted.dropped, takes_leads=self.model.chat_format.takes_leads
+        )
 
     def _onward(
         self,
@@ -310,7 +326,7 @@ class Planner:
         self, conversation: Conversation, leaf_id: UUID | None, user: NewMessage | None
     ) -> Prompt:
         path = await self._path(conversation, leaf_id)
-        return (await self.fitted(conversation, path, user)).prompt
+        return (await self._fit(conversation, path, user)).prompt
 
     def window(self) -> Window:
         """The room for prompts; raises EngineUnavailable before the context's size is known."""
@@ -320,10 +336,9 @@ class Planner:
             step=self.limits.truncation_step_tokens,
         )
 
-    async def fitted(
+    async def _fit(
         self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
     ) -> Fitted:
-        """The prompt after a path and perhaps a new message, by the version that is held."""
         return await self._fitted(await self._asked(conversation, path, user))
 
     async def _asked(
@@ -333,12 +348,12 @@ class Planner:
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            character=chosen.character,
-            tokenizer=self.model.tokenizer.fingerprint,
+            greetings=await shared_greetings(conversation, chosen, path),
+            model=self.model,
         )
         if user is not None:
-            history.append(_new_message(user, conversation.tenant))
-        rendered = await self._rendered(conversation, chosen)
+            history += new_message(user, conversation.tenant, self.model)
+        rendered = await rendered_for(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         return _Asked(
             front=[part.message(namespace) for part in rendered.before],
@@ -347,7 +362,7 @@ class Planner:
             history_priority=rendered.history_priority,
             record=front_of(
                 rendered,
-                version=chosen.version,
+                version=chosen.template.version,
                 tokenizer=self.model.tokenizer.fingerprint,
             ),
         )
@@ -367,31 +382,7 @@ class Planner:
             ),
         )
 
-    async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
-        """The character's template for this conversation: the same in each of its turns."""
-        character = chosen.character
-        frozen = Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
-        # In a thread: a template may take its time, and other chats shall not wait for it.
-        try:
-            return await asyncio.to_thread(chosen.template.render, character.values(), frozen)
-        except TemplateError as error:
-            # Where in which file is the operator's affair.
-            log.error("template_failed", extra={"character": character.id, "reason": error.message})
-            raise TemplateError("the character's template cannot be rendered") from error
 
-
-def _new_message(user: NewMessage, tenant: str) -> PromptMessage:
-    return PromptMessage(
-        name="new message",
-        role="user",
-        zone=Zone.HISTORY,
-        content=user.text,
-        namespace=tenant_namespace(tenant),
-        token_ids=user.token_ids,
-    )
-
-
-def _anchor(path: tuple[Message, ...], dropped: int) -> UUID | None:
-    """The first message that is still sent, when there are others before it."""
-    kept = spoken(path)
-    return kept[dropped].message_id if 0 < dropped < len(kept) else None
+def _version(conversation: Conversation) -> str:
+    assert conversation.prompt_version is not None, "`_conversation` gives one"
+    return conversation.prompt_version

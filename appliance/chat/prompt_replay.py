@@ -122,7 +122,7 @@ async def _tally(
     cut: tuple[int, tuple[str, ...]] = (0, ())
     for index in asked[-TURNS_MAX:]:
         try:
-            fitted = await own.fitted(held, path[: index + 1], None)
+            fitted = await own.fitted(held, path[: index + 1])
         except ContextLengthExceeded:
             total += Tally(refused=1)
             continue

@@ -35,12 +35,12 @@ COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Na
     "lint": (add_lint, run_lint),
     "render": (add_render, run_render),
     "tokens": (add_tokens, run_tokens),
+    "explain": (add_explain, run_explain),
     "publish": (add_publish, run_publish),
     "label": (add_label, run_label),
     "history": (add_history, run_history),
     "diff": (add_diff, run_diff),
     "replay": (add_replay, run_replay),
-    "explain": (add_explain, run_explain),
     "import": (add_import, run_import),
     "export": (add_export, run_export),
 }

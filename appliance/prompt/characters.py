@@ -7,29 +7,43 @@ a template itself. Never: a user's text, or where bundles are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
 
 import msgspec
 import yaml
 
 from appliance.errors import InvalidBundle, NotFound, TemplateError
 from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
-from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in
+from appliance.prompt.cards.bundle import card_in
+from appliance.prompt.cards.card import Card
+from appliance.prompt.cards.charx import CARD_FILE
+from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
+from appliance.prompt.cards.texts import card_texts, macros_of, summary
+from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
+from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
+from appliance.prompt.templates.frozen_macros import Frozen
 from appliance.prompt.templates.lint import SAMPLE, refuse_errors
+from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
+LOREBOOK_FILE = "lorebook.json"
+"""A character's lorebook: V2's `character_book`, or V3's `lorebook_v3`."""
 
 
 class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One character. An empty `system` leaves the model's own default; `greeting` opens a chat.
 
     `suggestions` are messages that a reader may begin with. `template` is the name of the one that
-    the prompts of its conversations are made with.
+    the prompts of its conversations are made with. `post_history` stands after the newest message of
+    every prompt; `lore_placement`: where the texts of its lorebook go.
     """
 
     id: str
@@ -39,20 +53,27 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     greeting: str = ""
     suggestions: tuple[str, ...] = ()
     template: str = DEFAULT_TEMPLATE
+    post_history: str = ""
+    lore_placement: Literal["frozen", "as_written"] = "frozen"
 
     def values(self) -> Mapping[str, Any]:
         """What templates know of it, as `character`."""
-        shown = ("id", "name", "description", "system")
+        shown = ("id", "name", "description", "system", "post_history")
         return {"character": {name: getattr(self, name) for name in shown}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterVersion:
-    """A character with its compiled template, as one version of its bundle has them."""
+    """A character with its compiled template, as one version of its bundle has them.
+
+    `card` is the one it is made of, None when it has a file `character.yaml`.
+    """
 
     character: Character
     template: Template
     version: str
+    lore: Lore = field(default_factory=Lore)
+    card: Card | None = None
 
     @classmethod
     def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
@@ -61,6 +82,8 @@ class CharacterVersion:
         `origin` is what errors call its character file. Raises InvalidBundle or TemplateError: a prompt
         that cannot be made is refused here, not in a chat.
         """
+        if CHARACTER_FILE not in bundle.files and CARD_FILE in bundle.files:
+            return cls._of_card(bundle, card_in(bundle))
         here = origin or f"{bundle.name}/{CHARACTER_FILE}"
         if CHARACTER_FILE not in bundle.files:
             raise InvalidBundle(f"{here}: there is no such file")
@@ -72,7 +95,63 @@ class CharacterVersion:
             template.render(character.values(), SAMPLE)
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
-        return cls(character=character, template=template, version=bundle.version)
+        lore = Lore.of(_lorebooks(bundle), Placement(character.lore_placement))
+        return cls(character=character, template=template, version=bundle.version, lore=lore)
+
+    @classmethod
+    def _of_card(cls, bundle: Bundle, card: Card) -> CharacterVersion:
+        """What lists show of a card is what it says in a sample conversation."""
+        texts = card_texts(card, macros_of(card, SAMPLE))
+        character = Character(
+            id=bundle.name,
+            name=card.name,
+            description=summary(card, SAMPLE),
+            system=texts.system,
+            greeting=texts.greetings[0].text if texts.greetings else "",
+        )
+        made = cls(
+            character=character,
+            template=of_cards(),
+            version=bundle.version,
+            lore=Lore.of(card.lorebooks),
+            card=card,
+        )
+        made.render(SAMPLE)
+        return made
+
+    def render(
+        self, frozen: Frozen, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS
+    ) -> Rendered:
+        """The parts of the prompts of one conversation, whose user is called `user`; `inputs` are what
+        the template may know besides the character.
+
+        Public but for a card that says something of its own in each conversation. Raises TemplateError.
+        """
+        if self.card is None:
+            return self.template.render({**inputs, **self.character.values()}, frozen)
+        texts = card_texts(self.card, macros_of(self.card, frozen, user=user))
+        shown = {
+            **self.character.values()["character"],
+            "system": texts.system,
+            "post_history": texts.post_history_instructions,
+            "examples": list(texts.examples),
+        }
+        rendered = self.template.render({**inputs, "character": shown}, frozen)
+        return rendered if texts.is_same_for_all else rendered.private()
+
+    def macros(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
+        """What macros in its lore stand for in one conversation."""
+        if self.card is not None:
+            return macros_of(self.card, frozen, user=user)
+        return Macros(char=self.character.name, user=user, frozen=frozen)
+
+    def greetings(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
+        """The messages that a conversation may open with, the first of which is shown."""
+        if self.card is not None:
+            return card_texts(self.card, macros_of(self.card, frozen, user=user)).greetings
+        if not self.character.greeting:
+            return ()
+        return (Expanded(text=self.character.greeting, is_same_for_all=True),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +171,19 @@ class Characters:
         if found is None:
             raise NotFound(f"no character {character_id or DEFAULT_CHARACTER!r}", param="character")
         return found
+
+
+def _lorebooks(bundle: Bundle) -> list[Lorebook]:
+    """The book in LOREBOOK_FILE, if there is one; raises InvalidBundle or InvalidRequest."""
+    if LOREBOOK_FILE not in bundle.files:
+        return []
+    here = f"{bundle.name}/{LOREBOOK_FILE}"
+    try:
+        document = msgspec.json.decode(bundle.text(LOREBOOK_FILE))
+    except msgspec.DecodeError as error:
+        raise InvalidBundle(f"{here}: not JSON: {error}") from error
+    book = read_lorebook(document, path=here)
+    return [] if book is None else [book]
 
 
 def _template(bundle: Bundle, character: Character, here: str) -> Template:

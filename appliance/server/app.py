@@ -5,7 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from appliance.errors import InvalidRequest
-from appliance.server import chat_routes, conversation_routes, ops_routes
+from appliance.prompt.cards.reading import CARD_BYTES_MAX
+from appliance.server import character_routes, chat_routes, conversation_routes, ops_routes
 from appliance.server.auth import Keys
 from appliance.server.body import refuse_announced_size
 from appliance.server.failures import error_response
@@ -20,6 +21,7 @@ from appliance.server.services import SERVICES, Services
 from appliance.server.ticket import TICKET, Ticket
 
 _CONVERSATION = "/api/conversations/{conversation_id}"
+_CHARACTER = "/v1/characters/{id}"
 _MESSAGE = _CONVERSATION + "/messages/{message_id}"
 
 
@@ -67,7 +69,10 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_get("/metrics", ops_routes.metrics)
     app.router.add_get("/v1/models", chat_routes.list_models)
     app.router.add_get("/v1/models/{model}", chat_routes.get_model)
-    app.router.add_get("/api/characters", conversation_routes.list_characters)
+    for path in ("/v1/characters", "/api/characters"):
+        app.router.add_get(path, character_routes.list_characters)
+    app.router.add_get(_CHARACTER + "/card", character_routes.export_card)
+    app.router.add_get(_CHARACTER + "/avatar", character_routes.portrait)
     app.router.add_get("/api/conversations", conversation_routes.list_conversations)
     app.router.add_get(_CONVERSATION, conversation_routes.get_conversation)
     app.router.add_delete(_CONVERSATION, conversation_routes.delete_conversation)
@@ -77,6 +82,7 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_get(_MESSAGE + "/explain", conversation_routes.explain_prompt)
     app.router.add_post(_CONVERSATION + "/cancel", conversation_routes.cancel_turn)
     for method, path, handler in (
+        ("POST", "/v1/characters", character_routes.import_card),
         ("POST", "/v1/chat/completions", chat_routes.complete),
         ("POST", "/api/conversations", conversation_routes.create_conversation),
         ("PATCH", _CONVERSATION, conversation_routes.change_conversation),
@@ -87,6 +93,12 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     return app
 
 
+def _bytes_max(request: web.Request) -> int:
+    if request.match_info.handler is character_routes.import_card:
+        return CARD_BYTES_MAX
+    return request.app[SERVICES].config.server.body_bytes_max
+
+
 async def _before_body(request: web.Request) -> web.StreamResponse | None:
     """A client that asks before it sends (`Expect: 100-continue`) hears of a size limit at once."""
     ticket = Ticket()
@@ -94,7 +106,7 @@ async def _before_body(request: web.Request) -> web.StreamResponse | None:
     try:
         if request.headers["Expect"].lower() != "100-continue":
             raise InvalidRequest("The only expectation met here is 100-continue.")
-        refuse_announced_size(request, request.app[SERVICES].config.server.body_bytes_max)
+        refuse_announced_size(request, _bytes_max(request))
     except InvalidRequest as error:
         response = error_response(error, ticket.request_id)
         response.force_close()

@@ -1,4 +1,8 @@
-"""API keys: which tenant a request speaks for. Holds digests only; never a key, never a log line."""
+"""API keys: which tenant a request speaks for, and whether it is the operator's own.
+
+What the operator adds (characters) is seen by every tenant and shared in the cache. Holds digests only;
+never a key, never a log line.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,24 @@ _DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class Caller:
+    """Who a request comes from."""
+
     tenant: str
+    is_operator: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    caller: Caller
     digest: bytes
 
 
+_LOCAL = Caller(tenant=LOCAL_TENANT, is_operator=True)
+
+
 class Keys:
-    """The configured keys. Without any, everybody on this machine is the tenant `local`."""
+    """The configured keys. Without any, everybody on this machine is the tenant `local`, and operator."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
         self._entries = tuple(entries)
@@ -46,7 +61,8 @@ class Keys:
                 digest = b""
             if len(digest) != _DIGEST_BYTES:
                 raise ConfigError(f"server.api_keys[{number}].sha256 must be 64 hexadecimal digits")
-            entries.append(_Entry(tenant=key.tenant, digest=digest))
+            caller = Caller(tenant=key.tenant, is_operator=key.operator)
+            entries.append(_Entry(caller=caller, digest=digest))
         return cls(entries)
 
     @property
@@ -59,12 +75,12 @@ class Keys:
         """Everybody that requests may speak for, each once, as configured."""
         if not self._entries:
             return (LOCAL_TENANT,)
-        return tuple(dict.fromkeys(entry.tenant for entry in self._entries))
+        return tuple(dict.fromkeys(entry.caller.tenant for entry in self._entries))
 
-    def tenant(self, authorization: Sequence[str]) -> str:
-        """The tenant of a request with these `Authorization` headers; raises Unauthorized."""
+    def caller(self, authorization: Sequence[str]) -> Caller:
+        """Who sends a request with these `Authorization` headers; raises Unauthorized."""
         if not self._entries:
-            return LOCAL_TENANT
+            return _LOCAL
         if len(authorization) != 1:
             raise Unauthorized("Send the API key in one header: Authorization: Bearer KEY.")
         scheme, _, key = authorization[0].strip().partition(" ")
@@ -72,11 +88,11 @@ class Keys:
             raise Unauthorized("Send the API key in one header: Authorization: Bearer KEY.")
         # Header bytes that are not UTF-8 arrive as surrogates; they digest like any other bytes.
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
-        found: str | None = None
+        found: Caller | None = None
         for entry in self._entries:
             # Every entry is compared, so that timing tells nothing about which one matched.
             if hmac.compare_digest(entry.digest, digest):
-                found = entry.tenant
+                found = entry.caller
         if found is None:
             raise Unauthorized("This API key is not known here.")
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
@@ -25,16 +26,30 @@ async def read_json(
 ) -> T:
     """Read and decode the body; raises InvalidRequest and its kinds of `failures.py`."""
     _check_headers(request)
+    body = await _read_in_time(request, config.body_bytes_max, config)
+    if len(body) >= _THREAD_FROM_BYTES:
+        return await asyncio.to_thread(decode, body, decoder)
+    return decode(body, decoder)
+
+
+async def read_file(
+    request: web.Request, content_types: Collection[str], bytes_max: int, config: ServerConfig
+) -> bytes:
+    """The body as it is, of one of these content types; raises the kinds of `failures.py`."""
+    if request.content_type not in content_types:
+        known = ", ".join(content_types)
+        raise UnsupportedMediaType(f"Send the file with one of these content types: {known}.")
+    return await _read_in_time(request, bytes_max, config)
+
+
+async def _read_in_time(request: web.Request, bytes_max: int, config: ServerConfig) -> bytes:
     try:
         async with asyncio.timeout(config.body_timeout_s):
-            body = await _read(request, config.body_bytes_max)
+            return await _read(request, bytes_max)
     except TimeoutError as error:
         raise BodyTimeout(
             f"The request body did not arrive within {config.body_timeout_s:g} s."
         ) from error
-    if len(body) >= _THREAD_FROM_BYTES:
-        return await asyncio.to_thread(decode, body, decoder)
-    return decode(body, decoder)
 
 
 def refuse_announced_size(request: web.Request, bytes_max: int) -> None:

@@ -1,4 +1,4 @@
-"""The native conversation API's shapes: characters, conversations, messages, prompts, events as JSON."""
+"""The native conversation API's shapes: conversations, messages, prompts, events as JSON."""
 
 from __future__ import annotations
 
@@ -9,33 +9,24 @@ from uuid import UUID
 from appliance._core import Tokenizer
 from appliance.chat.events import Delta, Event, TurnStarted, Usage
 from appliance.chat.prompt_explanation import CAUSES, PromptExplanation
-from appliance.prompt.characters import Character
 from appliance.prompt.messages import Prompt
 from appliance.server.sse import event_bytes
 from appliance.store.records import Conversation, Message
 from appliance.tokens import unpack
 
 
-def character_fields(character: Character) -> dict[str, Any]:
-    """One character; its system text stays with the server."""
-    return {
-        "id": character.id,
-        "name": character.name,
-        "description": character.description,
-        "greeting": character.greeting,
-        "suggestions": character.suggestions,
-    }
-
-
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:
     """One conversation without its messages; `is_cut` once a prompt of it had to leave some out."""
+    persona, note = conversation.scene.persona, conversation.scene.note
     return {
         "id": conversation.conversation_id,
         "title": conversation.title,
         "character": conversation.character,
+        "persona": persona and {"name": persona.name, "text": persona.text},
+        "note": note and {"text": note.text, "every": note.every},
         "head_id": conversation.head_id,
-        "prompt_version": conversation.prompt_version,
         "is_cut": conversation.anchor_id is not None,
+        "prompt_version": conversation.prompt_version,
         "created_at": conversation.created_at,
         "updated_at": conversation.updated_at,
     }
@@ -54,7 +45,8 @@ def tree_fields(conversation: Conversation, messages: Sequence[Message]) -> dict
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """One message; `usage` says how much of a reply's prompt came from the cache."""
+    """One message; `usage` says how much of a reply's prompt came from the cache, `lore` is what stands
+    before a user's message in prompts."""
     usage = None
     if message.prompt_tokens is not None:
         usage = {
@@ -68,6 +60,7 @@ def message_fields(message: Message) -> dict[str, Any]:
         "text": message.text,
         "finish_reason": message.finish_reason,
         "usage": usage,
+        "lore": [{"name": one.name, "text": one.text} for one in message.lore],
         "created_at": message.created_at,
     }
 

@@ -23,10 +23,12 @@ log = logging.getLogger("appliance.server")
 
 STATUS: dict[str, int] = {
     "invalid_request": 400,
+    "invalid_card": 400,
     "invalid_bundle": 400,
     "context_length_exceeded": 400,
     "invalid_api_key": 401,
     "forbidden_origin": 403,
+    "not_allowed": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "body_timeout": 408,

@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import http_parser, web
 
 from appliance.chat.cache_view import CacheView
+from appliance.chat.card_import import CardImport
 from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
@@ -187,6 +188,7 @@ def build_services(
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,
         catalog=catalog,
+        card_import=CardImport(catalog),
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,

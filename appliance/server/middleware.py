@@ -91,7 +91,7 @@ async def _answer(
         if route not in OPEN_ROUTES:
             drain.refuse()
             if route not in PAGE_ROUTES:
-                ticket.tenant = keys.tenant(request.headers.getall("Authorization", []))
+                ticket.caller = keys.caller(request.headers.getall("Authorization", []))
         return await handler(request)
     except web.HTTPException as error:
         return _http_error(request, error, ticket)

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from appliance._core import Tokenizer
 from appliance.chat.cache_view import CacheView
+from appliance.chat.card_import import CardImport
 from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
@@ -31,8 +32,9 @@ class Services:
     completions: Completions
     engine: Engines
     cache_view: CacheView
-    prompt_view: PromptView
     catalog: Catalog
+    prompt_view: PromptView
+    card_import: CardImport
     tokenizer: Tokenizer
     metrics: Metrics
     drain: Drain

@@ -22,6 +22,8 @@ from appliance.store.records import (
     Cursor,
     FinishedTurn,
     Message,
+    NewGreeting,
+    Scene,
     StoredTurn,
     stored_turn,
 )
@@ -32,6 +34,7 @@ from appliance.store.rows import (
     read_conversation,
     read_message,
     read_messages,
+    scene_column,
 )
 from appliance.store.text import storable
 
@@ -58,14 +61,21 @@ class Ledger:
         self._jitter = jitter or random.Random()
 
     async def create(
-        self, tenant: str, conversation_id: UUID, *, title: str = "", character: str | None = None
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        *,
+        title: str = "",
+        character: str | None = None,
+        scene: Scene | None = None,
     ) -> Conversation:
         """A new, empty conversation; the same id again returns the one that exists."""
         checked = _checked_title(title)
+        column = scene_column(scene or Scene())
 
         async def operation(connection: Connection) -> Conversation:
             await connection.execute(
-                QUERIES["create_conversation"], tenant, conversation_id, checked, character
+                QUERIES["create_conversation"], tenant, conversation_id, checked, character, column
             )
             return await _get(connection, tenant, conversation_id)
 
@@ -147,6 +157,35 @@ class Ledger:
 
         return await self._write(operation)
 
+    async def append_greetings(
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        greetings: Sequence[NewGreeting],
+        *,
+        prompt_version: str,
+    ) -> Conversation:
+        """Open a new conversation with these messages, siblings of which the first is shown.
+
+        `prompt_version` is that of the character whose greetings they are, used if it has none yet.
+        One statement: all of them are there or none. Raises NotFound when the conversation is gone.
+        """
+        assert greetings
+        keys = [greeting.turn_key for greeting in greetings]
+        ids = [greeting.message_id for greeting in greetings]
+        texts = [storable(greeting.text) for greeting in greetings]
+
+        async def operation(connection: Connection) -> Conversation:
+            row = await connection.fetchrow(
+                QUERIES["append_greetings"],
+                *(tenant, conversation_id, keys, ids, texts, prompt_version),
+            )
+            if row is None:
+                raise NotFound(f"no conversation {conversation_id}")
+            return read_conversation(row)
+
+        return await self._write(operation)
+
     async def set_head(self, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
         """Show another leaf (a swipe, a branch); raises NotFound when there is no such message."""
         missing = f" with a message {head_id}"
@@ -166,6 +205,10 @@ class Ledger:
         """The versions that a conversation was asked to leave, the latest last."""
         rows = await self._fetch("left_prompt_versions", tenant, conversation_id)
         return tuple(version for row in rows for version in row["versions"] if version)
+
+    async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
+        """Replace what the user has set; its texts must be `storable`."""
+        return await self._change("set_scene", tenant, conversation_id, scene_column(scene))
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""

@@ -11,9 +11,11 @@ import pytest
 from appliance.errors import Conflict, InvalidRequest, NotFound
 from appliance.store.ledger import QUERIES, Ledger
 from appliance.store.pool import Pool
-from appliance.store.records import TITLE_CHARACTERS_MAX, Conversation, Cursor, Message
+from appliance.store.records import TITLE_CHARACTERS_MAX, Conversation, Cursor, Message, NewGreeting
 from appliance.store.rows import append_arguments
 from tests.postgres.turns import TENANT, new_conversation, reply, swipe, talk, turn
+
+VERSION = "c" * 64
 
 
 def texts(messages: tuple[Message, ...]) -> list[str]:
@@ -37,6 +39,38 @@ async def test_a_new_conversation_is_empty_and_creating_it_again_changes_nothing
     assert again == made
     assert await ledger.get(TENANT, made.conversation_id) == made
     assert await ledger.messages(TENANT, made.conversation_id) == ()
+
+
+async def test_greetings_are_siblings_in_their_order_and_the_first_is_shown(ledger: Ledger) -> None:
+    conversation = await new_conversation(ledger)
+    key = (TENANT, conversation.conversation_id)
+    openings = [
+        NewGreeting(message_id=uuid4(), turn_key=uuid4(), text=f"Hello {number}\0")
+        for number in range(40)
+    ]
+    opened = await ledger.append_greetings(*key, openings, prompt_version=VERSION)
+    assert (opened.head_id, opened.prompt_version) == (openings[0].message_id, VERSION)
+    assert await ledger.append_greetings(*key, openings, prompt_version=VERSION) == replace(
+        opened, updated_at=(await ledger.get(*key)).updated_at
+    )
+    tree = await ledger.messages(*key)
+    assert [message.message_id for message in tree] == [one.message_id for one in openings]
+    assert {(m.parent_id, m.role, m.finish_reason) for m in tree} == {(None, "assistant", "stop")}
+    stored = await ledger.append_turn(turn(conversation, openings[3].message_id, "q", "a"))
+    assert await shown(ledger, conversation) == [tree[3].text, "q", "a"]
+    assert (await ledger.messages(*key))[-1].message_id == stored.assistant.message_id
+
+
+async def test_greetings_of_a_conversation_that_is_gone_or_anothers_are_not_stored(
+    ledger: Ledger,
+) -> None:
+    conversation = await new_conversation(ledger)
+    opening = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hello")
+    with pytest.raises(NotFound):
+        await ledger.append_greetings(
+            "other", conversation.conversation_id, [opening], prompt_version=VERSION
+        )
+    assert await ledger.messages(TENANT, conversation.conversation_id) == ()
 
 
 async def test_an_appended_turn_is_read_back_whole_and_is_the_head(ledger: Ledger) -> None:

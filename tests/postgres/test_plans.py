@@ -26,6 +26,8 @@ def literal(value: object) -> str:
         return str(value)
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'"
+    if isinstance(value, list):
+        return f"'{{{','.join(map(str, value))}}}'"
     return "'" + str(value).replace("'", "''") + "'"
 
 
@@ -67,7 +69,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
     place = (page[0].updated_at, page[0].conversation_id)
     leaf: UUID = replies[-1]
     return {
-        "create_conversation": (TENANT, uuid4(), "title", None),
+        "create_conversation": (TENANT, uuid4(), "title", None, None),
         "get_conversation": key,
         "newest_conversations": (TENANT, 10),
         "conversations_before": (TENANT, 10, *place),
@@ -75,11 +77,19 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "messages": (*key, 100),
         "get_message": (*key, leaf),
         "append_turn": append_arguments(turn(conversation, leaf, "q", "a", title="t")),
+        "append_greetings": (
+            *key,
+            [uuid4(), uuid4()],
+            [uuid4(), uuid4()],
+            ["Hello", "You?"],
+            "v" * 64,
+        ),
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),
         "left_prompt_versions": key,
         "set_prompt_version": (*key, "0" * 64),
+        "set_scene": (*key, None),
         "lock_conversation": key,
         "delete_conversation": key,
         "delete_messages": key,

@@ -1,4 +1,4 @@
-"""The built-in template, and the name that asks for it. Never: which character uses which."""
+"""The built-in templates, and the name that asks for the default. Never: which character uses which."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ DEFAULT_TEMPLATE = "default"
 
 _DEFAULT = """\
 name: default
-description: The character's system text, then the conversation.
+description: The character's system text, who the user is, then the conversation.
 inputs:
   character:
     type: map
     scope: character
-    sample: {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.}
+    sample:
+      {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.,
+       post_history: ""}
+  user: {description: What the user is called., default: "", sample: Tom}
+  persona: {description: Who the user is., default: "", sample: A sailor.}
+  note: {description: An author's note., default: "", sample: ""}
 ---
 # Without a system text the model keeps its own.
 - name: system
@@ -24,6 +29,65 @@ inputs:
   role: system
   if: character.system
   content: "{{ character.system }}"
+- name: user
+  zone: persona
+  role: system
+  if: user
+  content: "The user's name is {{ user }}."
+- name: persona
+  zone: persona
+  role: system
+  if: persona
+  content: "{{ persona }}"
+- name: history
+  zone: history
+- name: author's note
+  zone: volatile
+  role: system
+  if: note
+  content: "{{ note }}"
+- name: post-history instructions
+  zone: volatile
+  role: system
+  if: character.post_history
+  content: "{{ character.post_history }}"
+"""
+
+_CARD = """\
+name: card
+description: The system text of a character card, its example dialogues one by one, the conversation.
+inputs:
+  character:
+    type: map
+    scope: character
+    sample:
+      {id: mara, name: Mara, description: "", system: You are Mara., post_history: "",
+       examples: ["User: Hello?"]}
+  user: {description: What the user is called., default: "", sample: Tom}
+  persona: {description: Who the user is., default: "", sample: A sailor.}
+  note: {description: An author's note., default: "", sample: ""}
+---
+- name: system
+  zone: character
+  role: system
+  content: "{{ character.system }}"
+# Each dialogue is a part of its own, so that it is in a prompt as a whole or not at all.
+- name: example
+  zone: character
+  role: system
+  for_each: dialogue in character.examples
+  truncation_priority: 1
+  content: "An example of how {{ character.name }} talks:\\n{{ dialogue }}"
+- name: user
+  zone: persona
+  role: system
+  if: user
+  content: "The user's name is {{ user }}."
+- name: persona
+  zone: persona
+  role: system
+  if: persona
+  content: "{{ persona }}"
 - name: history
   zone: history
 """
@@ -33,3 +97,9 @@ inputs:
 def built_in() -> Template:
     """The template of a character that names none."""
     return template_of(_DEFAULT, "the built-in template")
+
+
+@cache
+def of_cards() -> Template:
+    """The template of a character that is a card."""
+    return template_of(_CARD, "the built-in template of cards")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
@@ -65,6 +65,14 @@ class Rendered:
     history_priority: int = HISTORY_PRIORITY
     variables: Mapping[str, bytes] = field(default_factory=dict)
 
+    def private(self) -> Rendered:
+        """The same parts with none of them public: what they say belongs to one conversation."""
+        return replace(
+            self,
+            before=tuple(_private(part) for part in self.before),
+            after=tuple(_private(part) for part in self.after),
+        )
+
     @property
     def parts(self) -> tuple[RenderedPart, ...]:
         """All parts in order; the conversation's messages are not among them."""
@@ -75,3 +83,7 @@ def digest_of(value: object) -> bytes:
     """A digest that tells whether a value is another one. Of data its `repr` tells that."""
     text = value if isinstance(value, str) else repr(value)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _private(part: RenderedPart) -> RenderedPart:
+    return replace(part, scope=max(part.scope, Scope.CONVERSATION))

@@ -16,20 +16,25 @@ export function setKey(key) {
   sessionStorage.setItem(KEY_SLOT, key);
 }
 
-function headers(withBody) {
+function headers(contentType) {
   const result = {};
   const key = sessionStorage.getItem(KEY_SLOT);
   if (key) result["Authorization"] = `Bearer ${key}`;
-  if (withBody) result["Content-Type"] = "application/json";
+  if (contentType) result["Content-Type"] = contentType;
   return result;
 }
 
-async function send(method, path, body, signal) {
+function send(method, path, body, signal) {
+  if (body === undefined) return sendBytes(method, path, undefined, null, signal);
+  return sendBytes(method, path, JSON.stringify(body), "application/json", signal);
+}
+
+async function sendBytes(method, path, body, contentType, signal) {
   try {
     return await fetch(path, {
       method,
-      headers: headers(body !== undefined),
-      body: body === undefined ? undefined : JSON.stringify(body),
+      headers: headers(contentType),
+      body,
       signal,
       cache: "no-store",
     });
@@ -58,6 +63,19 @@ export async function call(method, path, body) {
   const response = await send(method, path, body);
   if (!response.ok) throw await failure(response);
   return response.status === 204 ? null : response.json();
+}
+
+/** Send a file as it is; resolves to the parsed answer. */
+export async function upload(path, file) {
+  const response = await sendBytes("POST", path, file, "application/octet-stream");
+  if (!response.ok) throw await failure(response);
+  return response.json();
+}
+
+/** An image as an address for this page alone: the key goes along, which an element would not send. */
+export async function imageUrl(path) {
+  const response = await send("GET", path);
+  return response.ok ? URL.createObjectURL(await response.blob()) : null;
 }
 
 /** One stream: yields {name, data} for every event; comments (pings) are skipped. */

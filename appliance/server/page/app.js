@@ -1,6 +1,7 @@
 // The chat page: holds what is shown, wires the parts together, runs one turn at a time.
 
-import { ApiError, call, setKey, stream } from "/page/api.js";
+import { ApiError, call, imageUrl, setKey, stream, upload } from "/page/api.js";
+import { Picker, portrait } from "/page/characters.js";
 import { fillIcons } from "/page/icons.js";
 import { Itemisation } from "/page/itemisation.js";
 import { Sidebar } from "/page/sidebar.js";
@@ -22,7 +23,9 @@ const state = {
   tree: new Tree([], null),
   turn: null,
   model: "",
-  suggestions: [],
+  characters: [],
+  mayImport: false,
+  portraits: new Map(),
   readyTimer: undefined,
 };
 
@@ -32,25 +35,35 @@ const transcript = new Transcript({
   onShow: (message) => showVersion(message),
   onSuggest: (text) => send(text),
   onItemise: (message) => itemise(message),
+  onChoose: () => openPicker(),
 });
 const itemisation = new Itemisation();
 const sidebar = new Sidebar({
   onOpen: (id) => open(id),
   onNew: () => startNew(),
+  onCharacters: () => openPicker(),
   onDelete: (conversation) => remove(conversation),
   onRename: (conversation, title) => rename(conversation, title),
+});
+
+const picker = new Picker({
+  onChoose: (character) => startWith(character),
+  onFiles: (files) => bringIn(files),
+  portraitOf: (character) => portraitOf(character),
 });
 
 // ---- what is shown ----
 
 function show() {
-  sidebar.show(state.conversations, state.current?.id ?? null);
-  const title = state.current ? state.current.title || "New conversation" : "New conversation";
+  const titled = state.conversations.map((item) => ({ ...item, shown: titleOf(item) }));
+  sidebar.show(titled, state.current?.id ?? null);
+  const title = titleOf(state.current);
   element("title").textContent = title;
   document.title = state.current ? `${title} – Chat` : "Chat";
+  showSpeaker();
   if (state.turn) return;
   if (state.tree.byId.size) transcript.show(state.tree, false);
-  else transcript.showEmpty(state.suggestions);
+  else transcript.showEmpty(speaker()?.suggestions ?? []);
   guarded(showContext);
 }
 
@@ -70,6 +83,32 @@ async function itemise(message) {
 
 function explained(message) {
   return call("GET", `/api/conversations/${state.current.id}/messages/${message.id}/explain`);
+}
+
+/** What a conversation is called before it has a title: by whom it is with. */
+function titleOf(conversation) {
+  if (conversation?.title) return conversation.title;
+  const character = state.characters.find((item) => item.id === conversation?.character);
+  const isDefault = !character || character === state.characters[0];
+  return isDefault ? "New conversation" : character.name;
+}
+
+/** Who answers here: the conversation's character, or the default one, which comes first. */
+function speaker() {
+  const id = state.current?.character;
+  return id ? state.characters.find((item) => item.id === id) : state.characters[0];
+}
+
+function showSpeaker() {
+  const character = speaker();
+  const isNamed = Boolean(character && state.current);
+  const key = isNamed ? `${character.id} ${character.avatar}` : "";
+  const place = element("speaker");
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  place.hidden = !isNamed;
+  place.title = isNamed ? character.name : "";
+  place.replaceChildren(...(isNamed ? [portrait(character, portraitOf)] : []));
 }
 
 function setBusy(busy) {
@@ -175,7 +214,7 @@ async function rename(conversation, title) {
 async function remove(conversation) {
   const dialog = element("confirm-dialog");
   element("confirm-text").textContent =
-    `“${conversation.title || "New conversation"}” and all its messages will be gone for good.`;
+    `“${titleOf(conversation)}” and all its messages will be gone for good.`;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
@@ -193,6 +232,63 @@ async function showVersion(message) {
   if (changed === undefined) return;
   state.tree.headId = head.id;
   show();
+}
+
+// ---- characters ----
+
+async function refreshCharacters() {
+  const { characters, may_import: mayImport } = await call("GET", "/v1/characters");
+  state.characters = characters;
+  state.mayImport = mayImport;
+  picker.show(characters, { mayImport, currentId: speaker()?.id });
+}
+
+function openPicker() {
+  picker.show(state.characters, { mayImport: state.mayImport, currentId: speaker()?.id });
+  picker.open();
+}
+
+/** The picture of a character, asked for once a version. */
+function portraitOf({ avatar }) {
+  if (!state.portraits.has(avatar)) {
+    state.portraits.set(avatar, imageUrl(avatar).catch(() => null));
+  }
+  return state.portraits.get(avatar);
+}
+
+/** A new conversation with a character, whose greetings are there to swipe between. */
+async function startWith(character) {
+  picker.close();
+  await guarded(async () => {
+    const created = await call("POST", "/api/conversations", { character: character.id });
+    await refreshList();
+    await open(created.id);
+  });
+}
+
+/** Import cards one after the other; each that is refused says why, the others are there. */
+async function bringIn(files) {
+  openPicker();
+  picker.setBusy(true);
+  const said = [];
+  let refused = 0;
+  let last = null;
+  for (const file of files) {
+    try {
+      const { character, warnings, created } = await upload("/v1/characters", file);
+      last = character.id;
+      said.push(created ? `${character.name} is here.` : `${character.name} was here already.`);
+      said.push(...warnings);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      refused += 1;
+      said.push(`${file.name} was not imported: ${error.message}`);
+    }
+  }
+  picker.setBusy(false);
+  await guarded(refreshCharacters);
+  picker.say(said, { bad: refused > 0 });
+  if (last) picker.focusOn(last);
 }
 
 // ---- turns ----
@@ -349,9 +445,7 @@ async function start() {
     await refreshList();
     const isThere = state.conversations.some((item) => item.id === wanted);
     if (isThere && !state.wantedId && !state.turn) await open(wanted);
-    const { characters } = await call("GET", "/api/characters");
-    // A conversation begun here has the server's default character, which comes first.
-    state.suggestions = characters[0]?.suggestions ?? [];
+    await refreshCharacters();
     const models = await call("GET", "/v1/models");
     state.model = models.data[0]?.id ?? "";
     element("engine-text").textContent = state.model;

@@ -5,7 +5,7 @@ import { iconButton } from "/page/icons.js";
 const element = (id) => document.getElementById(id);
 
 export class Sidebar {
-  constructor({ onOpen, onNew, onDelete, onRename }) {
+  constructor({ onOpen, onNew, onCharacters, onDelete, onRename }) {
     this.handlers = { onOpen, onDelete, onRename };
     this.list = element("conversations");
     this.root = element("sidebar");
@@ -15,6 +15,10 @@ export class Sidebar {
     element("new-chat").addEventListener("click", () => {
       this.close();
       onNew();
+    });
+    element("open-picker").addEventListener("click", () => {
+      this.close();
+      onCharacters();
     });
     this.opener.addEventListener("click", () => this.open());
     element("close-sidebar").addEventListener("click", () => this.close());
@@ -59,7 +63,7 @@ export class Sidebar {
   row(conversation, current) {
     const row = document.createElement("li");
     row.className = current ? "row current" : "row";
-    const name = conversation.title || "New conversation";
+    const name = conversation.shown;
     const open = document.createElement("button");
     open.type = "button";
     open.className = "row-open";

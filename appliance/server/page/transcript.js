@@ -9,8 +9,8 @@ const NEAR_END_PX = 56;
 const count = new Intl.NumberFormat("en");
 
 export class Transcript {
-  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise }) {
-    this.handlers = { onRegenerate, onEdit, onShow, onSuggest, onItemise };
+  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose }) {
+    this.handlers = { onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose };
     this.root = document.getElementById("transcript");
     this.scroller = document.getElementById("scroller");
     this.latest = document.getElementById("to-latest");
@@ -59,7 +59,12 @@ export class Transcript {
       button.addEventListener("click", () => this.handlers.onSuggest(suggestion));
       list.append(button);
     }
-    box.append(title, text, list);
+    const choose = document.createElement("button");
+    choose.type = "button";
+    choose.className = "choose";
+    choose.textContent = "or choose whom to talk to";
+    choose.addEventListener("click", () => this.handlers.onChoose());
+    box.append(title, text, list, choose);
     this.live = null;
     this.root.replaceChildren(box);
   }
@@ -96,10 +101,11 @@ export class Transcript {
     const tools = document.createElement("div");
     tools.className = "tools";
     if (siblings.length > 1) tools.append(this.swipes(message, siblings, busy));
-    if (message.role === "assistant") {
-      tools.append(tool("again", "Regenerate this reply", busy, () => this.handlers.onRegenerate(message)));
-    } else {
+    if (message.role === "user") {
       tools.append(tool("pencil", "Edit this message", busy, () => this.edit(article, message)));
+    } else if (message.parent_id !== null) {
+      // A greeting is the character's own: there is no prompt it could be made from again.
+      tools.append(tool("again", "Regenerate this reply", busy, () => this.handlers.onRegenerate(message)));
     }
     tools.append(tool("copy", "Copy the text", false, (event) => copy(event.currentTarget, message.text)));
     if (message.usage) {

@@ -23,8 +23,19 @@ def keys(*pairs: tuple[str, str]) -> Keys:
 
 def test_the_key_decides_the_tenant() -> None:
     both = keys(("alice", "ka"), ("bob", "kb"))
-    assert both.tenant(["Bearer ka"]) == "alice"
-    assert both.tenant(["bearer kb"]) == "bob"
+    assert both.caller(["Bearer ka"]).tenant == "alice"
+    assert both.caller(["bearer kb"]).tenant == "bob"
+
+
+def test_only_a_key_that_says_so_is_the_operators() -> None:
+    entries = (
+        ApiKey(tenant="boss", sha256=digest("kb"), operator=True),
+        ApiKey(tenant="boss", sha256=digest("kc")),
+    )
+    keys = Keys.from_config(ServerConfig(host="0.0.0.0", api_keys=entries))
+    assert keys.caller(["Bearer kb"]).is_operator
+    assert not keys.caller(["Bearer kc"]).is_operator
+    assert Keys.from_config(ServerConfig()).caller([]).is_operator
 
 
 def as_header(raw_hex: str) -> str:
@@ -47,17 +58,17 @@ def as_header(raw_hex: str) -> str:
 )
 def test_a_wrong_key_is_refused_whatever_its_bytes_are(raw_hex: str) -> None:
     with pytest.raises(Unauthorized):
-        keys(("t", "valid")).tenant([as_header(raw_hex)])
+        keys(("t", "valid")).caller([as_header(raw_hex)])
 
 
 @pytest.mark.parametrize("headers", [[], ["Bearer valid", "Bearer valid"], ["Bearer valid", "x"]])
 def test_exactly_one_authorization_header_is_taken(headers: list[str]) -> None:
     with pytest.raises(Unauthorized):
-        keys(("t", "valid")).tenant(headers)
+        keys(("t", "valid")).caller(headers)
 
 
 def test_without_keys_this_machine_is_one_tenant() -> None:
-    assert Keys.from_config(ServerConfig()).tenant([]) == LOCAL_TENANT
+    assert Keys.from_config(ServerConfig()).caller([]).tenant == LOCAL_TENANT
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "chat.example"])
@@ -97,4 +108,4 @@ def test_every_byte_of_a_keys_digest_counts() -> None:
         wrong = right[:place] + ("0" if right[place] != "0" else "1") + right[place + 1 :]
         config = ServerConfig(api_keys=(ApiKey(tenant="alice", sha256=wrong),))
         with pytest.raises(Unauthorized):
-            Keys.from_config(config).tenant(["Bearer ka"])
+            Keys.from_config(config).caller(["Bearer ka"])

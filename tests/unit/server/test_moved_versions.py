@@ -5,12 +5,44 @@ from __future__ import annotations
 from uuid import UUID
 
 from appliance.chat.cache_view import first_private
+from appliance.chat.publishing import publish
 from appliance.server.auth import LOCAL_TENANT
+from tests.characters import bundle_of
 from tests.engine_fixtures import decoder, model_directory
 from tests.unit.server.test_admin import Operator, operator, server
-from tests.unit.server.test_prompt_explain import say, with_template
+from tests.unit.server.test_prompt_explain import say
+
+_TEMPLATE = """\
+name: moody
+inputs:
+  character: {type: map, scope: character}
+---
+- {name: who, zone: character, role: system, content: "You are {{ character.name }}."}
+- {name: mood, zone: pinned, role: system, content: "You are MOOD."}
+- {name: history, zone: history}
+"""
 
 __all__ = ["decoder", "model_directory", "operator", "server"]
+
+
+async def with_template(
+    operator: Operator, opened: UUID | None = None, *, mood: str = "calm"
+) -> None:
+    """The character of new chats from now on, and of `opened`, which moves to it."""
+    template = _TEMPLATE.replace("MOOD", mood)
+    bundle = bundle_of("assistant", name="Mo", template="moody", templates={"moody": template})
+    registry = operator.services.catalog.registry
+    version, _ = await publish(registry, bundle, author="ana", message="an edit")
+    labels = {at.label: at.version for at in await registry.labels("assistant")}
+    seen = labels.get("production")
+    await registry.move(
+        "assistant", "production", version, seen=seen, author="ana", message="an edit"
+    )
+    await operator.services.catalog.reload()
+    if opened is not None:
+        await operator.services.conversations.set_prompt_version(
+            tenant=LOCAL_TENANT, conversation_id=opened, reference="production"
+        )
 
 
 async def text_of(operator: Operator, opened: UUID, reply: UUID) -> str:

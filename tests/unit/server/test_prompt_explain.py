@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from appliance.chat.events import TurnDone
-from appliance.chat.fronts import Front, FrontChange, PartDigest, change
 from appliance.chat.plan import Place
-from appliance.chat.publishing import publish
 from appliance.cli.main import main
-from appliance.prompt.messages import Zone
-from appliance.prompt.templates.parts import digest_of
+from appliance.prompt.characters import Character
+from appliance.prompt.templates.compiling import template_of
 from appliance.server.auth import LOCAL_TENANT
 from appliance.store.records import Message
-from tests.characters import bundle_of
 from tests.engine_fixtures import decoder, model_directory
+from tests.unit.server.moved_catalog import move_all
 from tests.unit.server.test_admin import SHORT, Operator, operator, server
 
 __all__ = ["decoder", "model_directory", "operator", "server"]
@@ -90,34 +91,17 @@ async def run(operator: Operator, *words: str, code: int = 0) -> str:
     return err or out
 
 
-async def with_template(
-    operator: Operator, opened: UUID | None = None, *, mood: str = "calm", name: str = "Mo"
-) -> None:
-    """The character of new chats from now on, and of `opened`, which moves to it."""
-    template = _TEMPLATE.replace("default: calm", f"default: {mood}")
-    bundle = bundle_of("assistant", name=name, template="moody", templates={"moody": template})
-    catalog = operator.services.catalog
-    version, _ = await publish(catalog.registry, bundle, author="ana", message="an edit")
-    labels = {at.label: at.version for at in await catalog.registry.labels("assistant")}
-    await catalog.registry.move(
-        "assistant",
-        "production",
-        version,
-        seen=labels.get("production"),
-        author="ana",
-        message="an edit",
-    )
-    await catalog.reload()
-    if opened is not None:
-        await operator.services.conversations.set_prompt_version(
-            tenant=LOCAL_TENANT, conversation_id=opened, reference="production"
-        )
+def with_template(operator: Operator, mood: str = "calm", name: str = "Mo") -> None:
+    """The character of the next turns, as if its files had been changed."""
+    template = template_of(_TEMPLATE.replace("default: calm", f"default: {mood}"), "moody.yaml")
+    character = Character(id="assistant", name=name, template="moody")
+    move_all(operator.services.turns.planner, character, template)
 
 
 async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
     operator: Operator,
 ) -> None:
-    await with_template(operator)
+    with_template(operator)
     opened = await operator.open()
     replies = [await say(operator, opened, f"Question {number}?") for number in range(12)]
     causes = []
@@ -148,7 +132,7 @@ async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
 
 
 async def test_what_broke_the_prefix_has_a_name(operator: Operator) -> None:
-    await with_template(operator)
+    with_template(operator)
     opened = await operator.open()
     first = await say(operator, opened, "One?")
     second = await say(operator, opened, "Two?")
@@ -168,25 +152,24 @@ async def test_what_broke_the_prefix_has_a_name(operator: Operator) -> None:
     assert second.message_id != third.message_id
 
 
-async def test_another_version_of_the_character_is_named_with_the_part_that_it_changed(
+async def test_a_change_before_the_history_is_named_by_variable_or_version(
     operator: Operator,
 ) -> None:
-    await with_template(operator)
+    with_template(operator)
     opened = await operator.open()
     await say(operator, opened, "One?")
-    await with_template(operator, opened, name="Ma")
+    with_template(operator, name="Ma")
     reply = await say(operator, opened, "Two?", parent=None)
     told = await explain(operator, opened, reply.message_id)
-    assert told["cause"] == "character version"
-    assert told["detail"].startswith("who, ")
-    await with_template(operator, opened, mood="cross", name="Ma")
+    assert (told["cause"], told["detail"]) == ("template variable", "who, character")
+    with_template(operator, mood="cross", name="Ma")
     reply = await say(operator, opened, "Three?", parent=None)
     told = await explain(operator, opened, reply.message_id)
     assert told["cause"] == "character version"
     assert told["detail"].startswith("mood, ")
     # Of a turn that this process did not make, the size alone tells.
     operator.services.turns.fronts._known.clear()
-    await with_template(operator, opened, mood="very cross", name="Ma")
+    with_template(operator, mood="very cross", name="Ma")
     assert (await explain(operator, opened, reply.message_id))["cause"] == "changed since"
     assert "this is not what was sent" in await run(operator, "prompt", "explain", str(opened))
 
@@ -210,16 +193,9 @@ async def test_bad_questions_are_refused_by_name(operator: Operator) -> None:
     assert "no message" in await run(operator, "prompt", "explain", str(opened), unknown, code=2)
 
 
-def test_a_variable_that_changed_within_one_version_is_named() -> None:
-    def front(text: str) -> Front:
-        part = PartDigest(
-            name="who", zone=Zone.CHARACTER, text=digest_of(text), variables=frozenset({"season"})
-        )
-        return Front(
-            version="1", tokenizer="t", parts=(part,), variables={"season": digest_of(text)}
-        )
-
-    assert change(front("spring"), front("spring")) is None
-    assert change(front("spring"), front("fall")) == FrontChange(
-        part="who", cause="template variable", detail="season"
-    )
+@pytest.fixture(autouse=True)
+def restored(operator: Operator) -> Iterator[None]:
+    """The planner's catalog is its own again."""
+    before = operator.services.turns.planner.catalog
+    yield
+    object.__setattr__(operator.services.turns.planner, "catalog", before)

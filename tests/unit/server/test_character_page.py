@@ -1,0 +1,155 @@
+"""The character picker in a real browser: cards come in by button and by drop, greetings are swiped."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from appliance.chat.publishing import fill_empty
+from appliance.server.main import PROMPTS_DIR
+from tests.browser import CHROMIUM, Browser, browser
+from tests.card_fixtures import encoded, png, v2
+from tests.unit.server.door import Door
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
+
+OPEN = "document.querySelector('#picker').open"
+NAMES = "[...document.querySelectorAll('.character-name')].map(name => name.textContent)"
+NOTICE = "document.querySelector('#picker-notice').textContent"
+FIRST_TEXT = "document.querySelector('.message .body')?.textContent.trim()"
+DROP = """
+(() => {
+  const bytes = Uint8Array.from(atob(%r), (character) => character.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], %r));
+  const target = document.querySelector('#picker');
+  for (const kind of ['dragover', 'drop']) {
+    target.dispatchEvent(new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
+  }
+})()
+"""
+
+
+@pytest.fixture
+async def page(stored_door: Door) -> AsyncIterator[Browser]:
+    await fill_empty(stored_door.services.catalog.registry, PROMPTS_DIR)
+    await stored_door.services.catalog.reload()
+    async with browser() as opened:
+        await opened.show(width=1280, height=800)
+        await opened.open(stored_door.url)
+        await opened.wait_for("document.querySelector('.suggestions button')")
+        yield opened
+        assert opened.problems == []
+
+
+async def drop(page: Browser, data: bytes, name: str) -> None:
+    await page.value(DROP % (base64.b64encode(data).decode(), name))
+
+
+async def choose(page: Browser, name: str) -> None:
+    await page.value(
+        f"[...document.querySelectorAll('.character')].find(item => "
+        f"item.querySelector('.character-name').textContent === {name!r}).click()"
+    )
+
+
+async def test_a_dropped_card_is_there_and_its_greetings_are_swiped(
+    stored_door: Door, page: Browser
+) -> None:
+    card = v2(alternate_greetings=["Hey {{user}}.", "Who is there?"])
+    await page.click("#open-picker")
+    await page.wait_for(OPEN)
+    await page.wait_for("document.querySelector('#picker-hint.alone')")
+    await drop(page, png("chara", card), "mira.png")
+    await page.wait_for(f"{NOTICE} === 'Mira is here.'")
+    assert "Mira" in await page.value(NAMES)
+    await page.wait_for("document.querySelector('.character .portrait img')?.naturalWidth === 32")
+    await page.wait_for("document.activeElement.dataset.id === 'mira'")
+    await choose(page, "Mira")
+    await page.wait_for(f"!{OPEN} && {FIRST_TEXT} === 'Come in, User.'")
+    await page.wait_for("document.querySelector('#speaker img')?.naturalWidth === 32")
+    assert await page.value("document.querySelectorAll(\"[aria-label^='Regenerate']\").length") == 0
+    await page.click("[aria-label='Next version']")
+    await page.wait_for(f"{FIRST_TEXT} === 'Hey User.'")
+    await page.click("[aria-label='Next version']")
+    await page.wait_for(f"{FIRST_TEXT} === 'Who is there?'")
+    assert await page.value("document.querySelector('.swipes').textContent") == "3/3"
+    stored_door.say("one")
+    await page.value("document.querySelector('#composer-text').focus()")
+    await page.type("Me.")
+    await page.press("Enter")
+    await page.wait_for(
+        "document.querySelector('#stop').hidden && document.querySelector('.meter')"
+    )
+    await page.call("Page.reload")
+    await page.wait_for("document.querySelectorAll('.message').length === 3")
+    assert await page.value(FIRST_TEXT) == "Who is there?"
+
+
+async def test_a_refused_card_is_a_sentence_and_the_others_come_in(
+    page: Browser, tmp_path: Path
+) -> None:
+    files = {
+        "bad.png": png("chara", v2())[:-20],
+        "good.json": encoded(v2(name="Bo")),
+        "none.json": b'{"name": "<img src=x onerror=alert(1)>"}',
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    await page.click("#open-picker")
+    document = await page.call("DOM.getDocument")
+    found = await page.call(
+        "DOM.querySelector", nodeId=document["root"]["nodeId"], selector="#picker-input"
+    )
+    paths = [str(tmp_path / name) for name in files]
+    await page.call("DOM.setFileInputFiles", nodeId=found["nodeId"], files=paths)
+    await page.wait_for(f"{NOTICE}.includes('Bo is here.')")
+    said = await page.value(NOTICE)
+    assert "bad.png was not imported: chunk 'IDAT': the file ends in the middle of it" in said
+    assert "none.json was not imported: card: no character card" in said
+    assert await page.value("document.querySelector('#picker-notice').classList.contains('bad')")
+    assert (await page.value(NAMES)).count("Bo") == 1
+    await page.value("document.querySelector('#picker-notice').textContent = ''")
+    await drop(page, files["good.json"], "good.json")
+    await page.wait_for(f"{NOTICE} === 'Bo was here already.'")
+    # The browser itself notes every answer of 400; that is no fault of the page.
+    page.problems = [problem for problem in page.problems if "400" not in problem]
+
+
+async def test_the_picker_is_used_with_the_keyboard_alone(page: Browser) -> None:
+    await page.value("document.querySelector('#open-picker').focus()")
+    await page.press("Enter")
+    await page.wait_for(f"{OPEN} && document.activeElement.dataset.id === 'assistant'")
+    await page.press("ArrowRight")
+    second = await page.value("document.activeElement.dataset.id")
+    assert second not in ("assistant", None)
+    await page.press("ArrowLeft")
+    assert await page.value("document.activeElement.dataset.id") == "assistant"
+    await page.press("ArrowLeft")
+    assert await page.value("document.activeElement.dataset.id") == "assistant"
+    await page.press("Escape")
+    await page.wait_for(f"!{OPEN}")
+    assert await page.value("document.activeElement.id") == "open-picker"
+    await page.press("Enter")
+    await page.wait_for(OPEN)
+    await page.press("End")
+    await page.press("Enter")
+    await page.wait_for(f"!{OPEN} && document.querySelector('.message.assistant')")
+
+
+async def test_what_a_card_says_is_text_in_the_picker_and_never_markup(page: Browser) -> None:
+    evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    await page.click("#open-picker")
+    await drop(page, encoded(v2(name="E<b>v</b>il", creator_notes=evil)), "evil.json")
+    await page.wait_for(f"{NOTICE} === 'E<b>v</b>il is here.'")
+    assert (
+        await page.value("document.querySelectorAll('#picker script, #picker-grid img').length")
+        == 0
+    )
+    texts = await page.value(
+        "[...document.querySelectorAll('.character-text')].map(text => text.textContent)"
+    )
+    assert evil in texts
