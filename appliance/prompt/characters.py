@@ -7,7 +7,7 @@ a template itself. Never: a user's text, or where bundles are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -57,13 +57,15 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class CharacterVersion:
     """A character with its compiled template, as one version of its bundle has them.
 
-    `card` is the one it is made of, None when it has a file `character.yaml`.
+    `card` is the one it is made of, None when it has a file `character.yaml`. Its image and files stay in
+    the bundle: they may be megabytes, and no prompt needs them.
     """
 
     character: Character
     template: Template
     version: str
     card: Card | None = None
+    has_portrait: bool = False
 
     @classmethod
     def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
@@ -98,7 +100,13 @@ class CharacterVersion:
             system=texts.system,
             greeting=texts.greetings[0].text if texts.greetings else "",
         )
-        made = cls(character=character, template=of_cards(), version=bundle.version, card=card)
+        made = cls(
+            character=character,
+            template=of_cards(),
+            version=bundle.version,
+            card=replace(card, image=None, from_png=False, files={}),
+            has_portrait=card.image is not None,
+        )
         made.render(SAMPLE)
         return made
 

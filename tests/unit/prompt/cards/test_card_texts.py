@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from appliance.errors import InvalidCard
-from appliance.prompt.cards.bundle import card_bundle
+from appliance.prompt.cards.bundle import card_bundle, card_in
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.macros import Expanded, Macros
 from appliance.prompt.cards.reading import read_card
@@ -230,5 +230,4 @@ def test_a_charx_cannot_bring_templates_or_another_character_along() -> None:
     ]
     version = CharacterVersion.of(bundle)
     assert version.character.name == "Mira"
-    assert version.card is not None
-    assert version.card.files == files
+    assert card_in(bundle).files == files
