@@ -382,6 +382,25 @@ class PrefixIndex:
         many pages of the device became free."""
 
 @final
+class LoreMatcher:
+    """The compiled keys of a lorebook: finds all that a text holds in time linear in the text.
+
+    `keys` are (text, case sensitive, whole words), `patterns` regular expressions in JavaScript's
+    syntax, bare or as `/pattern/flags`, with whether a bare one is case sensitive."""
+
+    def __new__(
+        cls, *, keys: list[tuple[str, bool, bool]], patterns: list[tuple[str, bool]]
+    ) -> LoreMatcher: ...
+    @property
+    def refused(self) -> list[tuple[int, str]]:
+        """The patterns that are never found, by index, and why: look-around, back-references, what is
+        no expression, and what is too large."""
+
+    def matches(self, text: str) -> list[int]:
+        """Indexes of the keys in a text, ascending; patterns are counted on behind the keys. Of a text
+        of more than 16 KiB patterns see the end."""
+
+@final
 class Lease:
     """One sequence's hold on pages. Dropping it releases it."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import yaml
 
 from appliance.prompt.bundle import CHARACTER_FILE, Bundle
-from appliance.prompt.characters import Characters, CharacterVersion
+from appliance.prompt.characters import LOREBOOK_FILE, Characters, CharacterVersion
 
 
 def bundle_of(name: str, *, templates: Mapping[str, str] = {}, **fields: object) -> Bundle:
@@ -16,6 +17,12 @@ def bundle_of(name: str, *, templates: Mapping[str, str] = {}, **fields: object)
     files = {CHARACTER_FILE: source.encode()}
     files |= {f"templates/{key}.yaml": text.encode() for key, text in templates.items()}
     return Bundle(name=name, files=files)
+
+
+def with_lore(bundle: Bundle, lorebook: Mapping[str, object]) -> Bundle:
+    """The bundle with a lorebook."""
+    files = {**bundle.files, LOREBOOK_FILE: json.dumps(lorebook).encode()}
+    return Bundle(name=bundle.name, files=files)
 
 
 def characters_of(*bundles: Bundle) -> Characters:

@@ -13,8 +13,10 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.history import frozen_of
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
+from appliance.chat.scene import user_of
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, Message, NewGreeting
+from appliance.store.records import Conversation, Cursor, Message, NewGreeting, Scene
+from appliance.tokens import count
 
 
 class Conversations:
@@ -38,7 +40,12 @@ class Conversations:
         self._new_id = new_id
 
     async def open(
-        self, *, tenant: str, title: str = "", character: str | None = None
+        self,
+        *,
+        tenant: str,
+        title: str = "",
+        character: str | None = None,
+        scene: Scene | None = None,
     ) -> Conversation:
         """A new conversation, with the character's greetings as siblings if it has any, the first shown.
 
@@ -46,11 +53,12 @@ class Conversations:
         """
         chosen = self._catalog.current.get(character)
         conversation = await self._ledger.create(
-            tenant, self._new_id(), title=title, character=chosen.character.id
+            tenant, self._new_id(), title=title, character=chosen.character.id, scene=scene
         )
         frozen = frozen_of(conversation)
         chars = 0 if chosen.card is None else len(chosen.card.text)
-        greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
+        user = user_of(conversation.scene)
+        greetings = await off_loop(chars, lambda: chosen.greetings(frozen, user=user))
         if not greetings:
             return conversation
         return await self._ledger.append_greetings(
@@ -102,6 +110,16 @@ class Conversations:
         chosen = await self._catalog.resolve(before.character, reference)
         after = await self._ledger.set_prompt_version(tenant, conversation_id, chosen.version)
         return before.prompt_version, after
+
+    async def set_scene(self, conversation: Conversation, scene: Scene) -> tuple[int, Conversation]:
+        """Set persona and note; returns how many tokens the next turn computes again for a changed
+        persona: all but the character's text before it. A running turn keeps what it began with."""
+        key = (conversation.tenant, conversation.conversation_id)
+        changed = await self._ledger.set_scene(*key, scene)
+        if scene.persona == conversation.scene.persona or conversation.head_id is None:
+            return 0, changed
+        head = await self._ledger.message(*key, conversation.head_id)
+        return (head.prompt_tokens or 0) + count(head.token_ids or b""), changed
 
     async def delete(self, *, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import cast
+from uuid import UUID
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
+from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
+from appliance.prompt.roles import JOINER
 from appliance.prompt.templates.frozen_macros import Frozen
-from appliance.store.records import Conversation, Message
+from appliance.store.records import Conversation, FrozenText, Message, NewMessage
 
 AUTO_TITLE_WORDS_MAX = 8
 AUTO_TITLE_CHARS_MAX = 60
@@ -25,30 +29,76 @@ def frozen_of(conversation: Conversation) -> Frozen:
 
 
 def prompt_messages(
-    path: Sequence[Message], *, tenant: str, greetings: Collection[str], tokenizer: str
+    path: Sequence[Message], *, tenant: str, greetings: Collection[str], model: ModelText
 ) -> list[PromptMessage]:
-    """The messages of a `spoken` path, root first.
+    """The messages of a `spoken` path, root first, each with the lore before it.
 
-    Stored ids are used when `tokenizer` (a fingerprint) made them. An opening that is one of
-    `greetings`, the character's for everybody, is public.
+    Stored ids are used when the model's tokenizer made them. An opening that is one of `greetings`, the
+    character's for everybody, is public.
     """
     namespace = tenant_namespace(tenant)
+    tokenizer, takes_leads = model.tokenizer.fingerprint, model.chat_format.takes_leads
     result = []
     for index, message in enumerate(path):
         is_greeting = (
             message.parent_id is None and message.role == "assistant" and message.text in greetings
         )
-        result.append(
-            PromptMessage(
-                name=f"message {index + 1}",
-                role=cast(Role, message.role),
-                zone=Zone.CHARACTER if is_greeting else Zone.HISTORY,
-                content=message.text,
-                namespace=PUBLIC if is_greeting else namespace,
-                token_ids=message.token_ids if message.tokenizer == tokenizer else None,
-            )
+        made = PromptMessage(
+            name=f"message {index + 1}",
+            role=cast(Role, message.role),
+            zone=Zone.CHARACTER if is_greeting else Zone.HISTORY,
+            content=message.text,
+            namespace=PUBLIC if is_greeting else namespace,
+            token_ids=message.token_ids if message.tokenizer == tokenizer else None,
         )
+        result += with_lore(made, message.lore, takes_leads=takes_leads)
     return result
+
+
+def new_message(user: NewMessage, tenant: str, model: ModelText) -> list[PromptMessage]:
+    """A message on its way, with the lore before it."""
+    made = PromptMessage(
+        name="new message",
+        role="user",
+        zone=Zone.HISTORY,
+        content=user.text,
+        namespace=tenant_namespace(tenant),
+        token_ids=user.token_ids,
+    )
+    return with_lore(made, user.lore, takes_leads=model.chat_format.takes_leads)
+
+
+def with_lore(
+    message: PromptMessage, lore: Sequence[FrozenText], *, takes_leads: bool
+) -> list[PromptMessage]:
+    """A message behind its lore: one system text, or the begin of the message itself where the format
+    takes no system text between messages."""
+    if not lore:
+        return [message]
+    text = JOINER.join(one.text for one in lore)
+    if not takes_leads:
+        return [replace(message, content=text + JOINER + message.content, token_ids=None)]
+    name = "lore: " + ", ".join(one.name for one in lore)
+    lead = PromptMessage(
+        name=name, role="system", zone=Zone.HISTORY, content=text, namespace=message.namespace
+    )
+    return [lead, message]
+
+
+def kept_from(path: Sequence[Message], dropped: int, *, takes_leads: bool) -> int:
+    """The index in a `spoken` path of the first message that is kept when so many of its prompt messages
+    are not."""
+    index = 0
+    while dropped > 0 and index < len(path):
+        dropped -= 2 if takes_leads and path[index].lore else 1
+        index += 1
+    return index
+
+
+def anchor_of(path: Sequence[Message], kept: int) -> UUID | None:
+    """The first message still sent, index `kept` of the spoken ones, when others are before it."""
+    said = spoken(path)
+    return said[kept].message_id if 0 < kept < len(said) else None
 
 
 def foreign(path: Sequence[Message], tokenizer: str) -> frozenset[str]:

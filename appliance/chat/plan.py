@@ -5,7 +5,6 @@ Owns the reading of paths and the building of conversation prompts. Never: gener
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,19 +15,27 @@ from uuid import UUID
 from appliance.chat.catalog import Catalog
 from appliance.chat.fronts import Front, front_of
 from appliance.chat.generation import Onward
-from appliance.chat.history import frozen_of, prompt_messages, spoken, title_of
+from appliance.chat.history import (
+    anchor_of,
+    kept_from,
+    new_message,
+    prompt_messages,
+    spoken,
+    title_of,
+)
+from appliance.chat.lore import Lorekeeper, Recall, recalled
 from appliance.chat.params import ChatLimits
-from appliance.chat.prompting import context_tokens, off_loop
+from appliance.chat.prompting import check_message, context_tokens, off_loop
+from appliance.chat.scene import macros_of, rendered_for, shared_greetings
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
-from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.contents import encode_content
+from appliance.chat.turn_plan import Plan
+from appliance.errors import InvalidRequest, NotFound
+from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
-from appliance.prompt.messages import Prompt, PromptMessage, Zone
+from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
@@ -48,37 +55,6 @@ class Place(Enum):
 def conversation_key(tenant: str, conversation_id: UUID) -> bytes:
     """What engines know a conversation by: it is routed and pinned under this name."""
     return f"{tenant}/{conversation_id}".encode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A turn before its reply.
-
-    `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
-    when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
-    first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt. `front` is what stands around the history, None for that of the turn before;
-    `prompt_version` the version of the character that the prompt was made with.
-    """
-
-    tenant: str
-    conversation_id: UUID
-    turn_key: UUID
-    parent_id: UUID | None
-    place_id: UUID | None
-    user: NewMessage | None
-    assistant_id: UUID
-    fitted: Fitted
-    onward: Onward
-    anchor_id: UUID | None
-    title: str | None
-    front: Front | None
-    prompt_version: str
-
-    @property
-    def prompt(self) -> Prompt:
-        """What the engine is to answer."""
-        return self.fitted.prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +90,15 @@ class Planner:
         turn_key: UUID | None,
     ) -> Plan | StoredTurn:
         """The plan of a new message, or the turn that is already stored under its key."""
-        self._check_text(text)
+        check_message(text, self.limits)
         text = storable(text)
         conversation = await self._conversation(tenant, conversation_id)
         parent_id = conversation.head_id if isinstance(parent, Place) else parent
         # A head was not deleted; of another parent, only the path tells.
         at_head = parent_id is not None and parent_id == conversation.head_id
         known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
-        if known is not None and known.prompt_version != conversation.prompt_version:
-            known = None  # its front is that of another version
+        if known is not None and not known.is_of(conversation):
+            known = None  # its front is that of another version or persona
         path = () if known is not None else await self._path(conversation, parent_id)
         if turn_key is not None:
             places = [parent_id]
@@ -134,26 +110,19 @@ class Planner:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
                     return replace(stored, prompt_version=conversation.prompt_version)
-        tokenizer = self.model.tokenizer
-        namespace = tenant_namespace(tenant)
-        token_ids = await off_loop(
-            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
-        )
-        user = NewMessage(
-            message_id=self.new_id(),
-            role="user",
-            text=text,
-            token_ids=token_ids,
-            tokenizer=tokenizer.fingerprint,
-        )
+        keeper = await self._keeper(conversation)
+        recall = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
+        user, recall = await self._heard(conversation, keeper, recall, text)
         fitted = None if known is None else self._continued(conversation, known, user)
         node = None if fitted is None or known is None else known.node
-        front = None
+        front, kept = None, 0 if known is None else known.dropped
         if fitted is None:
             if known is not None:
                 path = await self._path(conversation, parent_id)
             asked = await self._asked(conversation, path, user)
             fitted, front = await self._fitted(asked), asked.record
+            kept = self._kept(path, fitted)
+            recall = recall.standing(spoken(path)[kept:], user.lore, is_full=kept > 0)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -165,11 +134,35 @@ class Planner:
             fitted=fitted,
             onward=self._onward(conversation, parent_id, user, node),
             # A prompt that goes on drops what the one before it dropped.
-            anchor_id=_anchor(path, fitted.dropped),
+            anchor_id=anchor_of(path, kept),
             title=None if conversation.title else title_of(text),
             front=front,
+            dropped=kept,
+            lore=keeper.lore,
+            recall=recall,
             prompt_version=_version(conversation),
+            scene=conversation.scene,
         )
+
+    async def _heard(
+        self, conversation: Conversation, keeper: Lorekeeper, recall: Recall, text: str
+    ) -> tuple[NewMessage, Recall]:
+        """The new message with the lore that it calls up, and what its path has come to with it."""
+        tokenizer = self.model.tokenizer
+        namespace = tenant_namespace(conversation.tenant)
+        token_ids = await off_loop(
+            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
+        )
+        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
+        user = NewMessage(
+            message_id=self.new_id(),
+            role="user",
+            text=text,
+            token_ids=token_ids,
+            tokenizer=tokenizer.fingerprint,
+            lore=lore,
+        )
+        return user, recall
 
     async def regenerate(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
@@ -182,6 +175,7 @@ class Planner:
         path = await self._path_to_prompt(conversation, target)
         asked = await self._asked(conversation, path, None)
         fitted = await self._fitted(asked)
+        lore, kept = (await self._keeper(conversation)).lore, self._kept(path, fitted)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -192,10 +186,14 @@ class Planner:
             assistant_id=self.new_id(),
             fitted=fitted,
             onward=self._onward(conversation, path[-1].message_id, None, None),
-            anchor_id=_anchor(path, fitted.dropped),
+            anchor_id=anchor_of(path, kept),
             title=None,
             front=asked.record,
+            dropped=kept,
+            lore=lore,
+            recall=recalled(spoken(path), lore, kept),
             prompt_version=_version(conversation),
+            scene=conversation.scene,
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
@@ -257,6 +255,17 @@ class Planner:
                 starts.append((await self._fitted(replace(asked, front=front))).prompt)
         return tuple(starts)
 
+    async def _keeper(self, conversation: Conversation) -> Lorekeeper:
+        """Who decides about the lore of a conversation."""
+        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
+        return Lorekeeper(
+            lore=chosen.lore,
+            tokenizer=self.model.tokenizer,
+            note=conversation.scene.note,
+            macros=macros_of(conversation, chosen),
+            room_tokens=self.window().room,
+        )
+
     async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
         """The conversation with the version that its prompts are made with: one that has none yet takes
         `production`, and its next turn that is stored pins it."""
@@ -265,16 +274,6 @@ class Planner:
             return conversation
         chosen = self.catalog.current.get(conversation.character)
         return replace(conversation, prompt_version=chosen.version)
-
-    def _check_text(self, text: str) -> None:
-        if not text.strip():
-            raise InvalidRequest("the message is empty", param="text")
-        if len(text) > self.limits.message_chars_max:
-            raise InvalidRequest(
-                f"a message has at most {self.limits.message_chars_max} characters, "
-                f"this one {len(text)}",
-                param="text",
-            )
 
     async def _path(self, conversation: Conversation, leaf_id: UUID | None) -> tuple[Message, ...]:
         if leaf_id is None:
@@ -298,8 +297,14 @@ class Planner:
     def _continued(
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
     ) -> Fitted | None:
-        message = _new_message(user, conversation.tenant)
-        return continued(self.model.chat_format, known.tip, message, self.window())
+        said = new_message(user, conversation.tenant, self.model)
+        *leads, message = (with_ids(self.model.tokenizer, one) for one in said)
+        return continued(self.model.chat_format, known.tip, message, self.window(), leads=leads)
+
+    def _kept(self, path: tuple[Message, ...], fitted: Fitted) -> int:
+        return kept_from(
+            spoken(path), fitted.dropped, takes_leads=self.model.chat_format.takes_leads
+        )
 
     def _onward(
         self,
@@ -340,12 +345,12 @@ class Planner:
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            greetings=await self._shared_greetings(conversation, chosen, path),
-            tokenizer=self.model.tokenizer.fingerprint,
+            greetings=await shared_greetings(conversation, chosen, path),
+            model=self.model,
         )
         if user is not None:
-            history.append(_new_message(user, conversation.tenant))
-        rendered = await self._rendered(conversation, chosen)
+            history += new_message(user, conversation.tenant, self.model)
+        rendered = await rendered_for(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
         return _Asked(
             front=[part.message(namespace) for part in rendered.before],
@@ -374,47 +379,7 @@ class Planner:
             ),
         )
 
-    async def _shared_greetings(
-        self, conversation: Conversation, chosen: CharacterVersion, path: tuple[Message, ...]
-    ) -> frozenset[str]:
-        """The greetings that are the same for all, if the path begins with one."""
-        if not path or path[0].role != "assistant":
-            return frozenset()
-        frozen = frozen_of(conversation)
-        chars = 0 if chosen.card is None else len(chosen.card.text)
-        greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
-        return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
-
-    async def _rendered(self, conversation: Conversation, chosen: CharacterVersion) -> Rendered:
-        """The character's template for this conversation: the same in each of its turns."""
-        character = chosen.character
-        frozen = frozen_of(conversation)
-        # In a thread: a template may take its time, and other chats shall not wait for it.
-        try:
-            return await asyncio.to_thread(chosen.render, frozen)
-        except (TemplateError, InvalidCard) as error:
-            # Where in which file is the operator's affair.
-            log.error("template_failed", extra={"character": character.id, "reason": error.message})
-            raise TemplateError("the character's template cannot be rendered") from error
-
 
 def _version(conversation: Conversation) -> str:
     assert conversation.prompt_version is not None, "`_conversation` gives one"
     return conversation.prompt_version
-
-
-def _new_message(user: NewMessage, tenant: str) -> PromptMessage:
-    return PromptMessage(
-        name="new message",
-        role="user",
-        zone=Zone.HISTORY,
-        content=user.text,
-        namespace=tenant_namespace(tenant),
-        token_ids=user.token_ids,
-    )
-
-
-def _anchor(path: tuple[Message, ...], dropped: int) -> UUID | None:
-    """The first message that is still sent, when there are others before it."""
-    kept = spoken(path)
-    return kept[dropped].message_id if 0 < dropped < len(kept) else None

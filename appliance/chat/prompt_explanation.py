@@ -133,7 +133,7 @@ def explained(
     shared = _shared(left, asked)
     cause, detail = _cause(now, before, shared, left)
     kept = spoken(now.path[:-1])
-    dropped = now.fitted.dropped
+    dropped = _first_kept(now)
     return PromptExplanation(
         conversation_id=conversation_id,
         message_id=reply.message_id,
@@ -190,6 +190,14 @@ def _parts(now: Again) -> tuple[PromptPart, ...]:
         )
         start += part.tokens
     return tuple(found)
+
+
+def _first_kept(now: Again) -> int:
+    """The index of the first message of the path that is in the prompt: `Fitted.dropped` counts the lore
+    before messages too."""
+    names = list(_messages_by_name(now.path[:-1]))
+    found = (name for part in now.fitted.prompt.parts for name in part.name.split(" + "))
+    return next((names.index(name) for name in found if name in names), now.fitted.dropped)
 
 
 def _messages_by_name(path: Sequence[Message]) -> dict[str, Message]:

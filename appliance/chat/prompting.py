@@ -1,4 +1,4 @@
-"""What both kinds of turn need around a prompt: the context's size, room for a reply, long work aside.
+"""What turns need around a prompt: limits, the context's size, room for a reply, long work aside.
 
 Never: builds a prompt or talks to the engine.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from appliance.chat.params import ChatLimits
-from appliance.errors import EngineUnavailable
+from appliance.errors import EngineUnavailable, InvalidRequest
 from appliance.wire.access import EngineAccess
 
 T = TypeVar("T")
@@ -37,3 +37,14 @@ def room_for_reply(context: int, prompt_tokens: int, asked: int | None, limits: 
     """How many tokens the reply may have: what was asked for, at most what the prompt leaves."""
     assert prompt_tokens < context
     return min(asked or limits.new_tokens_default, context - prompt_tokens)
+
+
+def check_message(text: str, limits: ChatLimits) -> None:
+    """Raise InvalidRequest for a message that is blank or too long."""
+    if not text.strip():
+        raise InvalidRequest("the message is empty", param="text")
+    if len(text) > limits.message_chars_max:
+        raise InvalidRequest(
+            f"a message has at most {limits.message_chars_max} characters, this one {len(text)}",
+            param="text",
+        )

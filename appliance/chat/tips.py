@@ -10,8 +10,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from uuid import UUID
 
+from appliance.chat.lore import Recall
 from appliance.chat.running import Key
 from appliance.prompt.continuation import Tip
+from appliance.store.records import Conversation, Scene
 from appliance.wire.frames import Node
 
 TIPS_MAX = 65_536
@@ -22,15 +24,24 @@ TIPS_MAX = 65_536
 class KnownTurn:
     """A stored turn whose tokens an engine has.
 
-    `reply_id` is its end, `place_id` what its user's message answered, `prompt_version` what its prompt
-    was made with.
+    `reply_id` is its end, `place_id` what its user's message answered, `prompt_version` and `scene` what
+    its prompt was made with. `dropped` is how many messages of the path are cut, `recall` what lore
+    knows of it.
     """
 
     reply_id: UUID
     place_id: UUID | None
     node: Node
     tip: Tip
+    dropped: int
+    recall: Recall
     prompt_version: str
+    scene: Scene
+
+    def is_of(self, conversation: Conversation) -> bool:
+        """Whether the prompts of a conversation are still made with the same."""
+        made_with = (self.prompt_version, self.scene)
+        return made_with == (conversation.prompt_version, conversation.scene)
 
 
 class Tips:

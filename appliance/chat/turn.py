@@ -21,11 +21,12 @@ from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
 from appliance.chat.fronts import Fronts
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
-from appliance.chat.plan import Place, Plan, Planner
+from appliance.chat.plan import Place, Planner
 from appliance.chat.prompting import context_tokens, room_for_reply
 from appliance.chat.reply import Reply, encoding_of, remember
 from appliance.chat.running import Key, RunningTurns
 from appliance.chat.tips import KnownTurn, Tips
+from appliance.chat.turn_plan import Plan
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -285,7 +286,10 @@ class Turns:
             place_id=plan.place_id,
             node=reply.node,
             tip=tip,
+            dropped=plan.dropped,
+            recall=plan.recall.answered(plan.lore, reply.text),
             prompt_version=plan.prompt_version,
+            scene=plan.scene,
         )
 
     def _stored(
@@ -330,7 +334,7 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
         assistant_message_id=plan.assistant_id,
         prompt_tokens=plan.prompt.tokens,
         prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
-        messages_dropped=plan.fitted.dropped,
+        messages_dropped=plan.dropped,
         prompt_version=plan.prompt_version,
     )
 

@@ -7,8 +7,9 @@ a template itself. Never: a user's text, or where bundles are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -18,8 +19,10 @@ from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bund
 from appliance.prompt.cards.bundle import card_in
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.charx import CARD_FILE
-from appliance.prompt.cards.macros import DEFAULT_USER, Expanded
+from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of, summary
+from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
 from appliance.prompt.templates.frozen_macros import Frozen
@@ -28,15 +31,19 @@ from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
+LOREBOOK_FILE = "lorebook.json"
+"""A character's lorebook: V2's `character_book`, or V3's `lorebook_v3`."""
 
 
 class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One character. An empty `system` leaves the model's own default; `greeting` opens a chat.
 
     `suggestions` are messages that a reader may begin with. `template` is the name of the one that
-    the prompts of its conversations are made with.
+    the prompts of its conversations are made with. `post_history` stands after the newest message of
+    every prompt; `lore_placement`: where the texts of its lorebook go.
     """
 
     id: str
@@ -46,10 +53,12 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     greeting: str = ""
     suggestions: tuple[str, ...] = ()
     template: str = DEFAULT_TEMPLATE
+    post_history: str = ""
+    lore_placement: Literal["frozen", "as_written"] = "frozen"
 
     def values(self) -> Mapping[str, Any]:
         """What templates know of it, as `character`."""
-        shown = ("id", "name", "description", "system")
+        shown = ("id", "name", "description", "system", "post_history")
         return {"character": {name: getattr(self, name) for name in shown}}
 
 
@@ -64,6 +73,7 @@ class CharacterVersion:
     character: Character
     template: Template
     version: str
+    lore: Lore = field(default_factory=Lore)
     card: Card | None = None
     has_portrait: bool = False
 
@@ -87,7 +97,8 @@ class CharacterVersion:
             template.render(character.values(), SAMPLE)
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
-        return cls(character=character, template=template, version=bundle.version)
+        lore = Lore.of(_lorebooks(bundle), Placement(character.lore_placement))
+        return cls(character=character, template=template, version=bundle.version, lore=lore)
 
     @classmethod
     def _of_card(cls, bundle: Bundle, card: Card) -> CharacterVersion:
@@ -104,24 +115,42 @@ class CharacterVersion:
             character=character,
             template=of_cards(),
             version=bundle.version,
+            lore=Lore.of(card.lorebooks),
             card=replace(card, image=None, from_png=False, files={}),
             has_portrait=card.image is not None,
         )
         made.render(SAMPLE)
         return made
 
-    def render(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Rendered:
-        """The parts of the prompts of one conversation, whose user is called `user`.
+    def render(
+        self, frozen: Frozen, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS
+    ) -> Rendered:
+        """The parts of the prompts of one conversation, whose user is called `user`; `inputs` are what
+        the template may know besides the character.
 
         Public but for a card that says something of its own in each conversation. Raises TemplateError.
         """
         if self.card is None:
-            return self.template.render(self.character.values(), frozen)
+            return self.template.render({**inputs, **self.character.values()}, frozen)
         texts = card_texts(self.card, macros_of(self.card, frozen, user=user))
-        shown = {**self.character.values()["character"], "system": texts.system}
-        values = {"character": {**shown, "examples": list(texts.examples)}}
-        rendered = self.template.render(values, frozen)
-        return rendered if texts.is_same_for_all else rendered.private()
+        shown = {
+            **self.character.values()["character"],
+            "system": texts.system,
+            "post_history": texts.post_history_instructions.text,
+            "examples": list(texts.examples),
+        }
+        rendered = self.template.render({**inputs, "character": shown}, frozen)
+        if not texts.is_same_for_all:
+            return rendered.private()
+        if not texts.post_history_instructions.is_same_for_all:
+            return replace(rendered, after=rendered.private().after)
+        return rendered
+
+    def macros(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
+        """What macros in its lore stand for in one conversation."""
+        if self.card is not None:
+            return macros_of(self.card, frozen, user=user)
+        return Macros(char=self.character.name, user=user, frozen=frozen)
 
     def greetings(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
         """The messages that a conversation may open with, the first of which is shown."""
@@ -149,6 +178,19 @@ class Characters:
         if found is None:
             raise NotFound(f"no character {character_id or DEFAULT_CHARACTER!r}", param="character")
         return found
+
+
+def _lorebooks(bundle: Bundle) -> list[Lorebook]:
+    """The book in LOREBOOK_FILE, if there is one; raises InvalidBundle or InvalidRequest."""
+    if LOREBOOK_FILE not in bundle.files:
+        return []
+    here = f"{bundle.name}/{LOREBOOK_FILE}"
+    try:
+        document = msgspec.json.decode(bundle.text(LOREBOOK_FILE))
+    except msgspec.DecodeError as error:
+        raise InvalidBundle(f"{here}: not JSON: {error}") from error
+    book = read_lorebook(document, path=here)
+    return [] if book is None else [book]
 
 
 def _template(bundle: Bundle, character: Character, here: str) -> Template:

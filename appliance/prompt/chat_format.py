@@ -118,6 +118,23 @@ class ChatFormat:
             )
         return reading if end is End.REPLY else replace(reading, after="")
 
+    @property
+    def takes_leads(self) -> bool:
+        """Whether a system text may stand between a reply and the next message of a user."""
+        return self.accepts(("user", "assistant", "system", "user"))
+
+    def slots_after_reply(self, roles: Sequence[Role]) -> tuple[Slot, ...] | None:
+        """The slots of messages that follow a reply; None when the format refuses their order, or
+        places depend on more than their neighbours."""
+        if not isinstance(self.layout, PairLayout):
+            return None
+        pairs: list[tuple[Role | None, Role]] = list(
+            zip(("assistant", *roles[:-1]), roles, strict=True)
+        )
+        found = [self.layout.slots.get(pair) for pair in pairs]
+        slots = tuple(slot for slot in found if slot is not None)
+        return slots if len(slots) == len(found) else None
+
     def pieces_for(self, messages: Sequence[PromptMessage]) -> ChatPieces | None:
         """The format as a table of ids; None when these messages' places depend on more than their
         neighbours."""

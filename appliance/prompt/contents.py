@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 from appliance._core import ContentRefused, Tokenizer
@@ -32,6 +33,16 @@ def encode_content(tokenizer: Tokenizer, text: str, namespace: bytes, *, param: 
         return tokenizer.encode(text, namespace)
     except ValueError as error:
         raise InvalidRequest(f"{param}: {error}", param=param) from error
+
+
+def with_ids(tokenizer: Tokenizer, message: PromptMessage) -> PromptMessage:
+    """The message with the ids of its content; raises as `encode_content`."""
+    if message.token_ids is not None:
+        return message
+    ids = encode_content(
+        tokenizer, message.content, message.namespace, param=f"{message.name}.content"
+    )
+    return replace(message, token_ids=ids)
 
 
 @contextmanager

@@ -6,13 +6,14 @@ tokens, the same cut. Never: the first prompt of a conversation, or one that the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.prompt.chat_format import ChatFormat
 from appliance.prompt.fit import Fitted
 from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.truncate import Window
-from appliance.tokens import count, tail
+from appliance.tokens import TokenIds, count, head, tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,38 +60,53 @@ def tip_after(
 
 
 def continued(
-    chat_format: ChatFormat, tip: Tip, message: PromptMessage, window: Window
+    chat_format: ChatFormat,
+    tip: Tip,
+    message: PromptMessage,
+    window: Window,
+    *,
+    leads: Sequence[PromptMessage] = (),
 ) -> Fitted | None:
-    """The prompt for a reply to `message`, a private one of a user with its ids.
+    """The prompt for a reply to `message`, a private one of a user; `leads` are private system texts
+    right before it. All have their ids.
 
-    None when it is not the plain continuation of what was: the window is full, the format trims the
-    message, or another tenant owns the end of the tip.
+    None when it is not the plain continuation of what was: the window is full, the format trims a
+    content, or another tenant owns the end of the tip.
     """
     following = chat_format.following
     assert following is not None
-    assert message.token_ids is not None
+    said = (*leads, message)
+    slots = chat_format.slots_after_reply([one.role for one in said])
     namespace, _ = tip.stretches[-1]
-    if namespace != message.namespace or not message.content:
+    if slots is None or not all(
+        one.namespace == namespace and one.content and slot.trimmed(one.content) == one.content
+        for one, slot in zip(said, slots, strict=True)
+    ):
         return None
-    if following.message.trimmed(message.content) != message.content:
+    before = [chat_format.ids(slot.before) for slot in slots]
+    if head(before[0], tip.closed) != head(chat_format.closing, tip.closed):
         return None
-    opening = count(message.token_ids) + chat_format.overhead["user"]
-    before = tail(chat_format.ids(following.message.before), tip.closed)
+    before[0] = tail(before[0], tip.closed)
+    contents = [_ids_of(one) for one in said]
     header = chat_format.ids(following.after)
-    token_ids = before + message.token_ids + header
+    pieces = [ids + content for ids, content in zip(before, contents, strict=True)]
+    token_ids = b"".join(pieces) + header
     new = count(token_ids)
+    opening = sum(
+        count(content) + chat_format.overhead[one.role]
+        for one, content in zip(said, contents, strict=True)
+    )
     if not window.has_room_for(opening, held=tip.window_tokens):
         return None
     if tip.tokens + new >= window.limit:
         return None
-    said = count(before) + count(message.token_ids)
-    sizes = (said, count(header)) if header else (said,)
+    sizes = [count(piece) for piece in pieces] + ([count(header)] if header else [])
     return Fitted(
         prompt=Prompt(
             token_ids=token_ids,
             stretches=_extended(tip.stretches, new),
-            messages=(message,),
-            part_tokens=sizes,
+            messages=said,
+            part_tokens=tuple(sizes),
             closing=chat_format.closing,
             known_tokens=tip.tokens,
         ),
@@ -99,6 +115,11 @@ def continued(
         window_tokens=tip.window_tokens + opening,
         is_plain=True,
     )
+
+
+def _ids_of(message: PromptMessage) -> TokenIds:
+    assert message.token_ids is not None
+    return message.token_ids
 
 
 def _extended(

@@ -17,10 +17,13 @@ from appliance.tokens import unpack
 
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:
     """One conversation without its messages; `is_cut` once a prompt of it had to leave some out."""
+    persona, note = conversation.scene.persona, conversation.scene.note
     return {
         "id": conversation.conversation_id,
         "title": conversation.title,
         "character": conversation.character,
+        "persona": persona and {"name": persona.name, "text": persona.text},
+        "note": note and {"text": note.text, "every": note.every},
         "head_id": conversation.head_id,
         "is_cut": conversation.anchor_id is not None,
         "prompt_version": conversation.prompt_version,
@@ -42,7 +45,8 @@ def tree_fields(conversation: Conversation, messages: Sequence[Message]) -> dict
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """One message; `usage` says how much of a reply's prompt came from the cache."""
+    """One message; `usage` says how much of a reply's prompt came from the cache, `lore` is what stands
+    before a user's message in prompts."""
     usage = None
     if message.prompt_tokens is not None:
         usage = {
@@ -56,6 +60,7 @@ def message_fields(message: Message) -> dict[str, Any]:
         "text": message.text,
         "finish_reason": message.finish_reason,
         "usage": usage,
+        "lore": [{"name": one.name, "text": one.text} for one in message.lore],
         "created_at": message.created_at,
     }
 

@@ -9,9 +9,23 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from appliance.server.sampling_fields import SamplingFields
-from appliance.store.records import TITLE_CHARACTERS_MAX
+from appliance.store.records import TITLE_CHARACTERS_MAX, Note, Persona
 
 _Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
+
+
+class PersonaFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the user is: a name that {{user}} stands for, and a text."""
+
+    name: Annotated[str, Meta(max_length=100)] = ""
+    text: Annotated[str, Meta(max_length=16_000)] = ""
+
+
+class NoteFields(msgspec.Struct, frozen=True, kw_only=True):
+    """An author's note: after the newest message of each prompt, or before every so many messages."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=8_000)]
+    every: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
 class CreateConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,17 +33,22 @@ class CreateConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     title: _Title | None = None
     character: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    persona: PersonaFields | None = None
+    note: NoteFields | None = None
 
 
 class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True):
     """PATCH /api/conversations/{id}; what is absent stays.
 
-    `prompt_version` is a label of the conversation's character, or the beginning of a version.
+    `prompt_version` is a label of the conversation's character, or the beginning of a version. A null
+    `persona` or `note` is taken away.
     """
 
     title: _Title | None = None
     head_id: UUID | None = None
     prompt_version: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    persona: PersonaFields | UnsetType | None = UNSET
+    note: NoteFields | UnsetType | None = UNSET
 
 
 class SendMessage(SamplingFields, frozen=True, kw_only=True):
@@ -48,6 +67,18 @@ class Regenerate(SamplingFields, frozen=True, kw_only=True):
     """POST /api/conversations/{id}/regenerate; absent `message_id`: the head."""
 
     message_id: UUID | None = None
+
+
+def persona_of(fields: PersonaFields | None) -> Persona | None:
+    """The persona that the fields say."""
+    if fields is None or fields == PersonaFields():
+        return None
+    return Persona(name=fields.name, text=fields.text)
+
+
+def note_of(fields: NoteFields | None) -> Note | None:
+    """The note that the fields say."""
+    return None if fields is None else Note(text=fields.text, every=fields.every)
 
 
 CREATE_CONVERSATION = msgspec.json.Decoder(CreateConversation)

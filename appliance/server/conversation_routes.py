@@ -24,11 +24,13 @@ from appliance.server.conversation_requests import (
     CREATE_CONVERSATION,
     REGENERATE,
     SEND_MESSAGE,
+    note_of,
+    persona_of,
 )
 from appliance.server.reply import stream_reply
 from appliance.server.services import SERVICES, Services
 from appliance.server.ticket import TICKET
-from appliance.store.records import Cursor
+from appliance.store.records import Cursor, Scene
 
 LIST_DEFAULT = 50
 LIST_MAX = 200
@@ -39,7 +41,10 @@ async def create_conversation(request: web.Request) -> web.Response:
     services, tenant = _open(request)
     asked = await read_json(request, CREATE_CONVERSATION, services.config.server)
     conversation = await services.conversations.open(
-        tenant=tenant, title=asked.title or "", character=asked.character
+        tenant=tenant,
+        title=asked.title or "",
+        character=asked.character,
+        scene=Scene(persona=persona_of(asked.persona), note=note_of(asked.note)),
     )
     return _json(conversation_fields(conversation), status=201)
 
@@ -66,9 +71,10 @@ async def get_conversation(request: web.Request) -> web.Response:
 
 
 async def change_conversation(request: web.Request) -> web.Response:
-    """PATCH /api/conversations/{id}: a new title, another head, another version of its character.
+    """PATCH /api/conversations/{id}: a new title, another head, persona, note, version of its character.
 
-    With the last, the answer has `prompt_version_before`, null when there was none yet.
+    With the last, the answer has `prompt_version_before`, null when there was none yet; with a persona
+    `recompute_tokens`, what the next turn computes again.
     """
     services, tenant = _open(request)
     conversations = services.conversations
@@ -83,12 +89,20 @@ async def change_conversation(request: web.Request) -> web.Response:
         conversation = await conversations.rename(
             tenant=tenant, conversation_id=conversation_id, title=asked.title
         )
-    moved: dict[str, str | None] = {}
+    moved: dict[str, str | int | None] = {}
+    scene = conversation.scene
+    if asked.persona is not msgspec.UNSET:
+        scene = msgspec.structs.replace(scene, persona=persona_of(asked.persona))
+    if asked.note is not msgspec.UNSET:
+        scene = msgspec.structs.replace(scene, note=note_of(asked.note))
+    if scene != conversation.scene:
+        cost, conversation = await conversations.set_scene(conversation, scene)
+        moved = {} if asked.persona is msgspec.UNSET else {"recompute_tokens": cost}
     if asked.prompt_version is not None:
         before, conversation = await conversations.set_prompt_version(
             tenant=tenant, conversation_id=conversation_id, reference=asked.prompt_version
         )
-        moved = {"prompt_version_before": before}
+        moved |= {"prompt_version_before": before}
     return _json({**conversation_fields(conversation), **moved})
 
 

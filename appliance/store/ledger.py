@@ -23,6 +23,7 @@ from appliance.store.records import (
     FinishedTurn,
     Message,
     NewGreeting,
+    Scene,
     StoredTurn,
     stored_turn,
 )
@@ -33,6 +34,7 @@ from appliance.store.rows import (
     read_conversation,
     read_message,
     read_messages,
+    scene_column,
 )
 from appliance.store.text import storable
 
@@ -59,14 +61,21 @@ class Ledger:
         self._jitter = jitter or random.Random()
 
     async def create(
-        self, tenant: str, conversation_id: UUID, *, title: str = "", character: str | None = None
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        *,
+        title: str = "",
+        character: str | None = None,
+        scene: Scene | None = None,
     ) -> Conversation:
         """A new, empty conversation; the same id again returns the one that exists."""
         checked = _checked_title(title)
+        column = scene_column(scene or Scene())
 
         async def operation(connection: Connection) -> Conversation:
             await connection.execute(
-                QUERIES["create_conversation"], tenant, conversation_id, checked, character
+                QUERIES["create_conversation"], tenant, conversation_id, checked, character, column
             )
             return await _get(connection, tenant, conversation_id)
 
@@ -191,6 +200,10 @@ class Ledger:
     ) -> Conversation:
         """Make the conversation's next prompts with another version of its character."""
         return await self._change("set_prompt_version", tenant, conversation_id, version)
+
+    async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
+        """Replace what the user has set; its texts must be `storable`."""
+        return await self._change("set_scene", tenant, conversation_id, scene_column(scene))
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""

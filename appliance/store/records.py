@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
+
+import msgspec
 
 from appliance.errors import InvalidRequest
 from appliance.tokens import TokenIds
@@ -14,6 +16,29 @@ TITLE_CHARACTERS_MAX = 200
 """The schema's check; `Ledger.rename` refuses more, `Ledger.append_turn` cuts."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Persona(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who the user is in a conversation."""
+
+    name: str = ""
+    text: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An author's note: after the newest message of every prompt, or (`every` so many messages of the
+    user) frozen before one."""
+
+    text: str
+    every: int | None = None
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a user has set for a conversation; private. `members` are the characters of a group."""
+
+    persona: Persona | None = None
+    note: Note | None = None
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +58,7 @@ class Conversation:
     prompt_version: str | None
     created_at: datetime
     updated_at: datetime
+    scene: Scene = field(default_factory=Scene)
 
     @property
     def cursor(self) -> Cursor:
@@ -64,12 +90,24 @@ class Cursor:
             raise InvalidRequest("not a place in this list", param="before") from error
 
 
+class FrozenText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text that stands in prompts right before a user's message, from its turn on for ever.
+
+    `name` is what explanations call it; `entry` the digest of the lorebook entry it was written for.
+    """
+
+    name: str
+    text: str
+    entry: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A stored message; never changed once written.
 
     `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The
     last three of the counts belong to replies: the prompt's tokens and how many of them the cache held.
+    `lore` stands before a user's message.
     """
 
     message_id: UUID
@@ -82,6 +120,7 @@ class Message:
     prompt_tokens: int | None
     prefix_hit_tokens: int | None
     created_at: datetime
+    lore: tuple[FrozenText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +135,7 @@ class NewMessage:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     prefix_hit_tokens: int | None = None
+    lore: tuple[FrozenText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

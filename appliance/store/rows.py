@@ -5,21 +5,27 @@ Pure functions; never talks to a database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
     Conversation,
     FinishedTurn,
+    FrozenText,
     Message,
     NewMessage,
+    Scene,
     StoredTurn,
 )
 from appliance.store.text import storable
+
+_SCENE = msgspec.json.Decoder(Scene)
+_LORE = msgspec.json.Decoder(tuple[FrozenText, ...])
 
 
 def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
@@ -32,6 +38,7 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         *_columns(reply),
         *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
         turn.prompt_version,
+        None if user is None else _lore_json(user.lore),
     )
 
 
@@ -40,6 +47,15 @@ def _columns(message: NewMessage) -> tuple[object, ...]:
         *(message.message_id, message.role, storable(message.text)),
         *(message.token_ids, message.tokenizer),
     )
+
+
+def _lore_json(lore: Sequence[FrozenText]) -> str | None:
+    """The column `lore`: null where there is none."""
+    return msgspec.json.encode(lore).decode() if lore else None
+
+
+def _read_lore(column: str | None) -> tuple[FrozenText, ...]:
+    return () if column is None else _LORE.decode(column)
 
 
 def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
@@ -62,6 +78,7 @@ def _written(message: NewMessage, parent_id: UUID | None, created_at: datetime) 
         prompt_tokens=message.prompt_tokens,
         prefix_hit_tokens=message.prefix_hit_tokens,
         created_at=created_at,
+        lore=message.lore,
     )
 
 
@@ -83,7 +100,13 @@ def read_message(row: asyncpg.Record) -> Message:
         prompt_tokens=row["prompt_tokens"],
         prefix_hit_tokens=row["prefix_hit_tokens"],
         created_at=row["created_at"],
+        lore=_read_lore(row["lore"]),
     )
+
+
+def scene_column(scene: Scene) -> str | None:
+    """The column `scene`: null where nothing is set."""
+    return None if scene == Scene() else msgspec.json.encode(scene).decode()
 
 
 def read_conversation(row: asyncpg.Record) -> Conversation:
@@ -96,6 +119,7 @@ def read_conversation(row: asyncpg.Record) -> Conversation:
         head_id=row["head_id"],
         anchor_id=row["anchor_id"],
         prompt_version=row["prompt_version"],
+        scene=Scene() if row["scene"] is None else _SCENE.decode(row["scene"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

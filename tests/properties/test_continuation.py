@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.chat.history import with_lore
 from appliance.errors import ContextLengthExceeded
 from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.contents import with_ids
 from appliance.prompt.continuation import Tip, continued, tip_after
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import PromptMessage
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.truncate import Window
+from appliance.store.records import FrozenText
 from appliance.tokens import count, head
 from tests.unit.prompt.formats import conversation, format_of
 from tests.unit.prompt.templates import ALTERNATING, CHATML, LLAMA2, NO_SYSTEM, SMOLLM2
@@ -35,6 +38,20 @@ def message(role: str, content: str, chat_format: ChatFormat) -> PromptMessage:
     return replace(bare, token_ids=chat_format.tokenizer.encode(content, bare.namespace))
 
 
+def asked_with(lore: str | None, asked: str, chat_format: ChatFormat) -> list[PromptMessage]:
+    """A user's message with lore before it, as a chat writes it."""
+    texts = () if lore is None else (FrozenText(name="x", text=lore),)
+    bare = message("user", asked, chat_format)
+    said = with_lore(bare, texts, takes_leads=chat_format.takes_leads)
+    return [with_ids(chat_format.tokenizer, one) for one in said]
+
+
+def goes_on(
+    chat_format: ChatFormat, tip: Tip, said: list[PromptMessage], space: Window
+) -> Fitted | None:
+    return continued(chat_format, tip, said[-1], space, leads=said[:-1])
+
+
 def next_tip(
     chat_format: ChatFormat, fitted: Fitted, reply: PromptMessage, closed: int
 ) -> Tip | None:
@@ -47,14 +64,16 @@ def next_tip(
 @settings(max_examples=150, deadline=None)
 @given(
     template=st.sampled_from(FORMATS),
-    turns=st.lists(st.tuples(text, text, st.integers(0, 9)), min_size=2, max_size=14),
+    turns=st.lists(
+        st.tuples(st.none() | text, text, text, st.integers(0, 9)), min_size=2, max_size=14
+    ),
     greeting=st.none() | text,
     has_system=st.booleans(),
     space=windows,
 )
 def test_going_on_gives_the_tokens_the_stretches_and_the_cut_of_the_whole_path(
     template: str,
-    turns: list[tuple[str, str, int]],
+    turns: list[tuple[str | None, str, str, int]],
     greeting: str | None,
     has_system: bool,
     space: Window,
@@ -64,14 +83,15 @@ def test_going_on_gives_the_tokens_the_stretches_and_the_cut_of_the_whole_path(
     history = [] if greeting is None else [message("assistant", greeting, chat_format)]
     tip: Tip | None = None
     engine = b""
-    for asked, answer, closed in turns:
-        history.append(message("user", asked, chat_format))
+    for lore, asked, answer, closed in turns:
+        said = asked_with(lore, asked, chat_format)
+        history += said
         try:
             whole = fit(chat_format, front, history, space)
         except ContextLengthExceeded:
-            assert tip is None or continued(chat_format, tip, history[-1], space) is None
+            assert tip is None or goes_on(chat_format, tip, said, space) is None
             return
-        onward = None if tip is None else continued(chat_format, tip, history[-1], space)
+        onward = None if tip is None else goes_on(chat_format, tip, said, space)
         if onward is not None:
             assert head(engine, onward.prompt.known_tokens) + onward.prompt.token_ids == (
                 whole.prompt.token_ids

@@ -11,12 +11,17 @@ DEFAULT_TEMPLATE = "default"
 
 _DEFAULT = """\
 name: default
-description: The character's system text, then the conversation.
+description: The character's system text, who the user is, then the conversation.
 inputs:
   character:
     type: map
     scope: character
-    sample: {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.}
+    sample:
+      {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.,
+       post_history: ""}
+  user: {description: What the user is called., default: "", sample: Tom}
+  persona: {description: Who the user is., default: "", sample: A sailor.}
+  note: {description: An author's note., default: "", sample: ""}
 ---
 # Without a system text the model keeps its own.
 - name: system
@@ -24,8 +29,28 @@ inputs:
   role: system
   if: character.system
   content: "{{ character.system }}"
+- name: user
+  zone: persona
+  role: system
+  if: user
+  content: "The user's name is {{ user }}."
+- name: persona
+  zone: persona
+  role: system
+  if: persona
+  content: "{{ persona }}"
 - name: history
   zone: history
+- name: author's note
+  zone: volatile
+  role: system
+  if: note
+  content: "{{ note }}"
+- name: post-history instructions
+  zone: volatile
+  role: system
+  if: character.post_history
+  content: "{{ character.post_history }}"
 """
 
 _CARD = """\
@@ -35,7 +60,12 @@ inputs:
   character:
     type: map
     scope: character
-    sample: {id: mara, name: Mara, description: "", system: You are Mara., examples: ["User: Hello?"]}
+    sample:
+      {id: mara, name: Mara, description: "", system: You are Mara., post_history: "",
+       examples: ["User: Hello?"]}
+  user: {description: What the user is called., default: "", sample: Tom}
+  persona: {description: Who the user is., default: "", sample: A sailor.}
+  note: {description: An author's note., default: "", sample: ""}
 ---
 - name: system
   zone: character
@@ -48,6 +78,16 @@ inputs:
   for_each: dialogue in character.examples
   truncation_priority: 1
   content: "An example of how {{ character.name }} talks:\\n{{ dialogue }}"
+- name: user
+  zone: persona
+  role: system
+  if: user
+  content: "The user's name is {{ user }}."
+- name: persona
+  zone: persona
+  role: system
+  if: persona
+  content: "{{ persona }}"
 - name: history
   zone: history
 """

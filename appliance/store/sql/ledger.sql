@@ -1,25 +1,25 @@
 -- name: create_conversation
-INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id)
-VALUES ($1::text, $2::uuid, $3::text, $4::text)
+INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, scene)
+VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb)
 ON CONFLICT (tenant, conversation_id) DO NOTHING;
 
 -- name: get_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-       updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 
 -- name: newest_conversations
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-       updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text
 ORDER BY updated_at DESC, conversation_id DESC
 LIMIT $2::integer;
 
 -- name: conversations_before
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-       updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND (updated_at, conversation_id) < ($3::timestamptz, $4::uuid)
 ORDER BY updated_at DESC, conversation_id DESC
@@ -29,17 +29,17 @@ LIMIT $2::integer;
 -- From a message up to its root, or up to but not including message $4. The limit makes each step one
 -- look-up by primary key; joined plainly, the planner would read the whole conversation once.
 WITH RECURSIVE path AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
       AND message_id IS DISTINCT FROM $4::uuid
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
     FROM path
     CROSS JOIN LATERAL (
-        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
                prompt_tokens, prefix_hit_tokens, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = path.parent_id
@@ -47,17 +47,17 @@ WITH RECURSIVE path AS (
     ) AS m
     WHERE path.parent_id IS DISTINCT FROM $4::uuid
 )
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM path
 ORDER BY depth;
 
 -- name: messages
 -- The whole tree, parents before children; of a tree larger than the limit, the newest messages.
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid
@@ -67,7 +67,7 @@ FROM (
 ORDER BY created_at, depth;
 
 -- name: get_message
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM appliance.messages
 WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid;
@@ -76,7 +76,8 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- $1 tenant, $2 conversation, $3 turn key, $4 parent or null, $5 title or null, $6 anchor or null,
 -- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
 -- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
--- $20 the version its prompt was made with, or null: the conversation's if it has none yet.
+-- $20 the version its prompt was made with, or null: the conversation's if it has none yet,
+-- $21 lore of the user's message or null.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -100,9 +101,9 @@ WITH conversation AS (
 ), user_message AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
-        role, text, token_ids, tokenizer)
+        role, text, token_ids, tokenizer, lore)
     SELECT $1::text, $2::uuid, $7::uuid, $4::uuid, $3::uuid, place.depth, place.created_at,
-           $8::text, $9::text, $10::bytea, $11::text
+           $8::text, $9::text, $10::bytea, $11::text, $21::jsonb
     FROM place
     WHERE $7::uuid IS NOT NULL
     ON CONFLICT DO NOTHING
@@ -168,27 +169,27 @@ RETURNING c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anc
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
 WITH first AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id = $4::uuid
     UNION ALL
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id IS NULL AND $4::uuid IS NULL
 ), turn AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
            prompt_tokens, prefix_hit_tokens, created_at
     FROM first
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
     FROM first
     CROSS JOIN LATERAL (
-        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, finish_reason,
+        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
                prompt_tokens, prefix_hit_tokens, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
@@ -196,7 +197,7 @@ WITH first AS (
         LIMIT 1
     ) AS m
 )
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, finish_reason, prompt_tokens,
+SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
        prefix_hit_tokens, created_at
 FROM turn
 ORDER BY depth;
@@ -209,26 +210,33 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
       SELECT FROM appliance.messages
       WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
   )
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-          updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
 
 -- name: rename
 UPDATE appliance.conversations
 SET title = $3::text
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-          updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
 
 -- name: set_prompt_version
 UPDATE appliance.conversations
 SET prompt_version = $3::text
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-          updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
+
+-- name: set_scene
+UPDATE appliance.conversations
+SET scene = $3::jsonb
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;
 
 -- name: lock_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-       updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 FOR UPDATE;
@@ -281,5 +289,5 @@ LIMIT 1;
 UPDATE appliance.conversations
 SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at)
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-          updated_at;
+RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+          created_at, updated_at;

@@ -107,8 +107,8 @@ ORDER BY c.prompt_version;
 
 -- name: newest_of_character
 -- The conversations of a character changed last, whoever's they are.
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, created_at,
-       updated_at
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
 FROM appliance.conversations
 WHERE coalesce(character_id, $2::text) = $1::text AND head_id IS NOT NULL
 ORDER BY updated_at DESC, conversation_id

@@ -4,6 +4,7 @@
 
 mod byte_bpe;
 mod control_guard;
+pub mod lore;
 mod memo;
 mod own_map;
 pub mod page_keys;

@@ -4,6 +4,7 @@ mod attention;
 mod int_layer;
 mod int_matrix;
 mod lease;
+mod lore;
 mod packed;
 mod prefix_index;
 mod prompt;
@@ -18,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<int_layer::IntLayer>()?;
     module.add_class::<prefix_index::PrefixIndex>()?;
     module.add_class::<lease::Lease>()?;
+    module.add_class::<lore::LoreMatcher>()?;
     module.add_class::<prompt::Assembled>()?;
     module.add_class::<prompt::ChatPieces>()?;
     module.add(

@@ -152,7 +152,7 @@ def test_greetings_and_what_others_use_are_carried() -> None:
     )
     texts = texts_of(card)
     assert [greeting.text for greeting in texts.greetings] == ["Come in, User.", "Hey User"]
-    assert texts.post_history_instructions == "Mind Mira."
+    assert texts.post_history_instructions.text == "Mind Mira."
     (book,) = card.lorebooks
     assert [entry.content for entry in book.entries] == ["An owl lives in the tower."]
 

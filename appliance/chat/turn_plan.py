@@ -1,0 +1,51 @@
+"""The plan of a turn as a value: what an engine is asked, and what is to be stored. Computes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from appliance.chat.fronts import Front
+from appliance.chat.generation import Onward
+from appliance.chat.lore import Recall
+from appliance.prompt.fit import Fitted
+from appliance.prompt.lore.books import Lore
+from appliance.prompt.messages import Prompt
+from appliance.store.records import NewMessage, Scene
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A turn before its reply.
+
+    `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
+    when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
+    first message of a conversation without one, `anchor_id` when the front of the path is not in the
+    prompt. `front` is what stands around the history, None for that of the turn before. `dropped` counts
+    the messages of the path that are cut; `recall` is what its `lore` has come to before the reply.
+    `prompt_version` is the version of the character that the prompt was made with, `scene` what the
+    user has set.
+    """
+
+    tenant: str
+    conversation_id: UUID
+    turn_key: UUID
+    parent_id: UUID | None
+    place_id: UUID | None
+    user: NewMessage | None
+    assistant_id: UUID
+    fitted: Fitted
+    onward: Onward
+    anchor_id: UUID | None
+    title: str | None
+    front: Front | None
+    dropped: int
+    lore: Lore
+    recall: Recall
+    prompt_version: str
+    scene: Scene
+
+    @property
+    def prompt(self) -> Prompt:
+        """What the engine is to answer."""
+        return self.fitted.prompt
