@@ -156,6 +156,17 @@ async def test_a_cards_text_is_computed_once_for_all_and_a_conversations_own_for
     assert hits[own, "guest"]["cached_tokens"] < 0.2 * hits[own, "guest"]["prompt_tokens"]
 
 
+async def test_what_a_card_wants_said_last_stands_between_the_newest_message_and_its_reply(
+    box: Box,
+) -> None:
+    card = v2(post_history_instructions="Remember, {{char}}: two sentences.")
+    path, _ = await box.open(await box.bring(encoded(card)), "guest")
+    done = await box.turn(path, "Hello", "guest")
+    prompt = await box.prompt(path, done, "guest")
+    assert prompt["text"].index("Hello") < prompt["text"].index("Remember, Mira: two sentences.")
+    assert "post-history instructions" in [part["name"] for part in prompt["parts"]]
+
+
 async def test_draws_are_the_same_in_every_turn_so_that_the_prefix_is_found(box: Box) -> None:
     card = v2(description="{{random:a,b,c,d,e,f,g,h}} {{roll:1000}} " * 6)
     path, _ = await box.open(await box.bring(encoded(card)), "guest")

@@ -199,6 +199,9 @@ def test_a_card_is_public_unless_it_says_something_of_its_own_in_each_conversati
     assert scopes(user="Anna") == {Scope.CONVERSATION}
     assert scopes(description="{{random:a,b}}") == {Scope.CONVERSATION}
     assert scopes(mes_example="<START>{{roll:6}}") == {Scope.CONVERSATION}
+    # What stands after the history takes nothing of the front with it.
+    after = scopes(post_history_instructions="{{roll:6}}")
+    assert after == {Scope.CHARACTER, Scope.CONVERSATION}
 
 
 @pytest.mark.parametrize(
