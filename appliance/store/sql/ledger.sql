@@ -164,7 +164,7 @@ SET head_id = ($4::uuid[])[1], prompt_version = coalesce(c.prompt_version, $6::t
 FROM (SELECT count(*) FROM greeting) AS written
 WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
 RETURNING c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id,
-          c.prompt_version, c.created_at, c.updated_at;
+          c.prompt_version, c.scene, c.created_at, c.updated_at;
 
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
