@@ -40,7 +40,7 @@ demo: install ## chat with a real small model on this machine (PORT=N picks the 
 
 test: install ## run every test
 	cargo test --workspace --locked --release
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST_FLAGS)
 
 nightly: ## what takes half an hour: a million index operations, 40,000 of the tiers, fuzzing, AddressSanitizer
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
