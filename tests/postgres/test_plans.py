@@ -89,7 +89,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "rename": (*key, "t"),
         "left_prompt_versions": key,
         "set_prompt_version": (*key, "0" * 64),
-        "set_scene": (*key, None),
+        "set_scene": (*key, '{"note": {"text": "x"}}'),
         "lock_conversation": key,
         "delete_conversation": key,
         "delete_messages": key,
