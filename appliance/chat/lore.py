@@ -12,13 +12,14 @@ from uuid import UUID
 
 from appliance._core import Tokenizer
 from appliance.chat.history import spoken
+from appliance.chat.lore_placement import Placed, placed
 from appliance.prompt.cards.macros import Macros
 from appliance.prompt.contents import encode_content
 from appliance.prompt.lore.activation import Before, activated
-from appliance.prompt.lore.books import Heard, Lore
+from appliance.prompt.lore.books import Heard, Lore, Placement
 from appliance.prompt.lore.lorebook import LoreEntry
 from appliance.prompt.namespace import PUBLIC
-from appliance.store.records import FrozenText, Message, Note
+from appliance.store.records import FrozenText, Message, NewMessage, Note
 from appliance.store.text import storable
 from appliance.tokens import count
 
@@ -102,7 +103,28 @@ class Lorekeeper:
     def heard(self, recall: Recall, text: str) -> tuple[Recall, tuple[FrozenText, ...]]:
         """What a path has come to with a new message of the user, and the texts that go before it."""
         recall = recall.hearing(self.lore, text)
-        called = activated(
+        texts: list[FrozenText] = []
+        if self.lore.placement is Placement.FROZEN:
+            for entry in self._called(recall):
+                written = self._written(entry)
+                texts.append(FrozenText(name=entry.name, text=written, entry=entry.digest))
+        if self._note_is_due(recall):
+            assert self.note is not None
+            texts.append(FrozenText(name=NOTE, text=self.note.text))
+        return recall.with_texts(texts), tuple(texts)
+
+    def as_written(
+        self, path: Sequence[Message], user: NewMessage | None, around: Placed, namespace: bytes
+    ) -> Placed:
+        """The messages of a prompt with what their latest ones call up, where the card says."""
+        texts = [message.text for message in path] + ([] if user is None else [user.text])
+        recall = Recall(before=Before(replies=sum(one.role == "assistant" for one in path)))
+        for text in texts[-self.lore.depth :] if self.lore.depth else ():
+            recall = recall.hearing(self.lore, text)
+        return placed(self._called(recall), around, namespace=namespace, written=self._written)
+
+    def _called(self, recall: Recall) -> tuple[LoreEntry, ...]:
+        return activated(
             self.lore.books,
             recall.recent,
             recall.before,
@@ -110,14 +132,6 @@ class Lorekeeper:
             tokens_of=self._tokens_of,
             tokens_max=self.room_tokens // LORE_SHARE,
         )
-        texts = [
-            FrozenText(name=entry.name, text=self._written(entry), entry=entry.digest)
-            for entry in called
-        ]
-        if self._note_is_due(recall):
-            assert self.note is not None
-            texts.append(FrozenText(name=NOTE, text=self.note.text))
-        return recall.with_texts(texts), tuple(texts)
 
     def _written(self, entry: LoreEntry) -> str:
         return storable(self.macros.expand(entry.content, f"lore {entry.digest}").text)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import product
 from uuid import UUID
 
 from appliance.chat.catalog import Catalog
@@ -24,6 +25,7 @@ from appliance.chat.history import (
     title_of,
 )
 from appliance.chat.lore import Lorekeeper, Recall, recalled
+from appliance.chat.lore_placement import Placed
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import check_message, context_tokens, off_loop
 from appliance.chat.scene import macros_of, rendered_for, shared_greetings
@@ -33,7 +35,8 @@ from appliance.errors import InvalidRequest, NotFound
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted, fit, fronts
-from appliance.prompt.messages import Prompt, PromptMessage
+from appliance.prompt.lore.books import Placement
+from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.truncate import Window, window
@@ -59,13 +62,12 @@ def conversation_key(tenant: str, conversation_id: UUID) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What a prompt is cut from: the parts before the history, the history, the parts after it."""
+    """What a prompt is cut from. `is_anew`: the next prompt may have other parts around its messages."""
 
-    front: list[PromptMessage]
-    history: list[PromptMessage]
-    after: list[PromptMessage]
+    around: Placed
     history_priority: int
     record: Front
+    is_anew: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,11 +250,14 @@ class Planner:
             if greeting is not None and greeting.parent_id is None:
                 paths.append((greeting, message))
         starts = []
-        for path in paths:
-            asked = await self._asked(conversation, path, None)
+        left = await self.ledger.left_prompt_versions(tenant, conversation_id)
+        for version, path in product({conversation.prompt_version, *left}, paths):
+            held = replace(conversation, prompt_version=version)
+            asked = await self._asked(held, path, None)
             # A cut may have taken parts out of the front.
-            for front in fronts(asked.front):
-                starts.append((await self._fitted(replace(asked, front=front))).prompt)
+            for front in fronts(asked.around.front):
+                around = replace(asked.around, front=front)
+                starts.append((await self._fitted(replace(asked, around=around))).prompt)
         return tuple(starts)
 
     async def _keeper(self, conversation: Conversation) -> Lorekeeper:
@@ -352,10 +357,18 @@ class Planner:
             history += new_message(user, conversation.tenant, self.model)
         rendered = await rendered_for(conversation, chosen)
         namespace = tenant_namespace(conversation.tenant)
-        return _Asked(
+        around = Placed(
             front=[part.message(namespace) for part in rendered.before],
             history=history,
             after=[part.message(namespace) for part in rendered.after],
+        )
+        is_anew = chosen.lore.placement is Placement.AS_WRITTEN
+        if is_anew:
+            keeper = await self._keeper(conversation)
+            around = keeper.as_written(spoken(path), user, around, namespace)
+        return _Asked(
+            around=around,
+            is_anew=is_anew,
             history_priority=rendered.history_priority,
             record=front_of(
                 rendered,
@@ -365,19 +378,20 @@ class Planner:
         )
 
     async def _fitted(self, asked: _Asked) -> Fitted:
-        space = self.window()
-        chars = sum(len(said.content) for said in asked.history if said.token_ids is None)
-        return await off_loop(
+        space, around = self.window(), asked.around
+        chars = sum(len(said.content) for said in around.history if said.token_ids is None)
+        fitted = await off_loop(
             chars,
             lambda: fit(
                 self.model.chat_format,
-                asked.front,
-                asked.history,
+                around.front,
+                around.history,
                 space,
-                after=asked.after,
+                after=around.after,
                 history_priority=asked.history_priority,
             ),
         )
+        return replace(fitted, is_plain=False) if asked.is_anew else fitted
 
 
 def _version(conversation: Conversation) -> str:

@@ -5,7 +5,7 @@ Owns how parts and findings look on the terminal. Never: a conversation, a datab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.cli.plain_text import visible
 from appliance.errors import ConfigError
+from appliance.prompt.bundle_folder import read_bundle
+from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.lore.lint import lore_findings
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
 from appliance.prompt.templates.inputs import Scope
-from appliance.prompt.templates.lint import SAMPLE, Level, findings
+from appliance.prompt.templates.lint import SAMPLE, Finding, Level, findings
 from appliance.prompt.templates.parts import Rendered, RenderedPart
 from appliance.prompt.templates.poet import PoetTemplate
 from appliance.prompt.templates.reading import part_tokens
@@ -48,16 +51,33 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
             f"{path}: compiles" + (" and renders" if data else "; with --data it is rendered too")
         )
         return 0
+    if path.is_dir():
+        return _lint_character(path)
     template = load_template(path)
     if data:
         _render_own(template, data)
-    found = findings(template)
-    for finding in found:
-        print(f"{finding.level.value}: {visible(finding.sentence)}")
-    if any(finding.level is Level.ERROR for finding in found):
+    if _print_findings(findings(template)):
         return EXIT_BAD_INPUT
     print(f"{path}: {len(template.parts)} parts, version {template.version[:12]}")
     return 0
+
+
+def _lint_character(folder: Path) -> int:
+    """A character's folder: its template, and its lorebook where its texts go."""
+    version = CharacterVersion.of(read_bundle(folder))
+    found = [*findings(version.template), *lore_findings(version.lore, str(folder))]
+    if _print_findings(found):
+        return EXIT_BAD_INPUT
+    entries = sum(len(book.book.entries) for book in version.lore.books)
+    print(f"{folder}: {len(version.template.parts)} parts, {entries} entries of lore")
+    return 0
+
+
+def _print_findings(found: Sequence[Finding]) -> bool:
+    """Whether one of them is an error."""
+    for finding in found:
+        print(f"{finding.level.value}: {visible(finding.sentence)}")
+    return any(finding.level is Level.ERROR for finding in found)
 
 
 def _rendered(path: Path, data: Mapping[str, Any]) -> tuple[Rendered, bool]:

@@ -60,7 +60,9 @@ def run_tokens(options: argparse.Namespace) -> int:
 
 def _add(kinds: Subparsers, name: str, words: str) -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=words)
-    parser.add_argument("file", type=Path, metavar="FILE", help="a template")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="a template (lint: or the folder of a character)"
+    )
     parser.add_argument(
         "--data", type=Path, metavar="FILE.json", help="variables, in place of the sample data"
     )

@@ -69,7 +69,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
     place = (page[0].updated_at, page[0].conversation_id)
     leaf: UUID = replies[-1]
     return {
-        "create_conversation": (TENANT, uuid4(), "title", None),
+        "create_conversation": (TENANT, uuid4(), "title", None, None),
         "get_conversation": key,
         "newest_conversations": (TENANT, 10),
         "conversations_before": (TENANT, 10, *place),
@@ -87,7 +87,9 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),
+        "left_prompt_versions": key,
         "set_prompt_version": (*key, "0" * 64),
+        "set_scene": (*key, '{"note": {"text": "x"}}'),
         "lock_conversation": key,
         "delete_conversation": key,
         "delete_messages": key,
