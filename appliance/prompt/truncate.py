@@ -7,7 +7,7 @@ from dataclasses import dataclass
 HISTORY_PRIORITY = 1
 """The truncation priority of a conversation's turns, where a template says nothing else."""
 
-DRAFT_TOKENS = 256
+DRAFT_TOKENS = 96
 """What a new message counts for at least: one of an ordinary length has no say in where the cut is, so
 that editing it at the edge of a full window does not move the cut back and forth."""
 
