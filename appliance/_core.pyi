@@ -215,9 +215,10 @@ def cut(
 
     A fold over the turns: when a turn's opening (`draft` tokens at least) does not fit into `limit -
     reserve`, parts of a higher priority than the history go, the highest number first, blocks whole,
-    then the first `dropped` messages, whole turns, until `step` tokens are free. Parts of a lower
+    then the first `dropped` messages, whole turns, until all that is gone of the path is a whole number
+    of `step`s, a quarter of one at least is free, and the opening fits. Parts of a lower
     priority than the history but 0 go when the newest opening would not fit otherwise. What went does
-    not come back. The same path gives the same cut, and so does a path that begins at a cut of before.
+    not come back. The same path gives the same cut, and branches are cut at the same places.
     `left_out` are indices of parts; `window_tokens` is all that is kept. Raises PromptTooLong, with names
     and numbers, when the parts that never go and the newest opening alone do not fit.
     """

@@ -31,8 +31,9 @@ class ChatLimits:
     `reply_reserve_tokens` is the room that truncation of a native conversation keeps free for the
     reply; `truncation_step_tokens` is how much is cut at once when the window is full: after a cut all
     but the system text is computed anew, which was four fifths of what long chats missed in a context
-    of 8,192 tokens with a step of 1,024 (`bench/day.py`). Both are
-    lowered to a quarter of the context where the context is small.
+    of 8,192 tokens with a step of 1,024 (`bench/day.py`). A larger step leaves a shorter context on
+    average; 2,000 finds 95 % of a chat's prompts in the cache with 84 % of the room in use
+    (`bench/simulated_chat.py`). Both are lowered to a quarter of the context where the context is small.
     """
 
     message_chars_max: int = 200_000
@@ -40,4 +41,4 @@ class ChatLimits:
     messages_max: int = 10_000
     new_tokens_default: int = 512
     reply_reserve_tokens: int = 512
-    truncation_step_tokens: int = 2048
+    truncation_step_tokens: int = 2000

@@ -211,7 +211,15 @@ def _following(layout: Layout, longer: Placement) -> Following | None:
 def _overhead(layout: Layout, tokenizer: Tokenizer) -> dict[Role, int]:
     found: dict[Role, int] = dict.fromkeys(ROLES, 0)
     longest: tuple[Role, ...] = ("system", "user", "assistant", "user", "assistant", "user")
-    for roles in (longest, longest[1:], longest[2:], ("user", "user"), ("assistant", "assistant")):
+    # A system text before a later message of the user, and one after another, have more before them
+    # than the first: what closes the message before.
+    others: tuple[tuple[Role, ...], ...] = (
+        ("user", "user"),
+        ("assistant", "assistant"),
+        ("system", "system", "user"),
+        ("user", "assistant", "system", "user"),
+    )
+    for roles in (longest, longest[1:], longest[2:], *others):
         reading = layout.place(Shape(roles=roles, header=True))
         if isinstance(reading, Refused):
             continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 HISTORY_PRIORITY = 1
 """The truncation priority of a conversation's turns, where a template says nothing else."""
 
-DRAFT_TOKENS = 256
+DRAFT_TOKENS = 96
 """What a new message counts for at least: one of an ordinary length has no say in where the cut is, so
 that editing it at the edge of a full window does not move the cut back and forth."""
 
@@ -16,8 +16,8 @@ that editing it at the edge of a full window does not move the cut back and fort
 class Window:
     """Room for a prompt, in tokens.
 
-    `limit` is the model's context, `reserve` what the reply needs, `step` how much is cut at once,
-    `draft` what a new message counts for at least.
+    `limit` is the model's context, `reserve` what the reply needs, `step` how far the places to cut at
+    are apart, `draft` what a new message counts for at least.
     """
 
     limit: int

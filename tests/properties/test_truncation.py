@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -114,10 +114,16 @@ def test_the_first_kept_turn_only_moves_forward_and_only_when_the_window_is_full
         if now != before:
             assert now > before
             assert prompt_tokens(turns[:length], before, asked) > space.room
-            # Down to the low-water mark, and not one turn further.
-            low = space.room - space.step
-            assert prompt_tokens(turns[:length], now, asked) <= low or now == length - 1
-            assert prompt_tokens(turns[:length], now - 1, asked) > low
+            # A quarter of a step is free then, and it went not one turn further than to a whole step.
+            free = space.room - prompt_tokens(turns[:length], now, asked)
+            assert free >= space.step // 4 or now == length - 1
+            gone = sum(t.opening + t.answer for t in turns[:now])
+            last = turns[now - 1].opening + turns[now - 1].answer
+            assert (
+                space.step == 0
+                or gone - last < gone // space.step * space.step
+                or (now == length - 1)
+            )
         before = now
 
 
@@ -178,19 +184,27 @@ def test_along_a_path_nothing_comes_back_and_nothing_goes_between_two_cuts(
         before = length
 
 
-@given(history=st.lists(said, min_size=1, max_size=90), space=windows, known=st.integers(1, 90))
-def test_a_path_from_a_known_cut_on_gives_the_same_cut_as_the_whole_path(
-    history: list[Said], space: Window, known: int
+@given(
+    turns=st.lists(turn, min_size=4, max_size=60),
+    branch=st.lists(turn, min_size=1, max_size=12),
+    space=windows,
+    at=st.integers(2, 59),
+)
+def test_branches_are_cut_at_the_same_places(
+    turns: list[Turn], branch: list[Turn], space: Window, at: int
 ) -> None:
-    history = [replace(each, goes_on=False) for each in history]
-    front = [Part(tokens=tokens) for _, tokens in PROTECTED]
-    try:
-        before, _, _ = kept_of(history[:known], space, front)
-        whole = kept_of(history, space, front)
-    except PromptTooLong:
-        return
-    tail, _, window_tokens = kept_of(history[before:], space, front)
-    assert (before + tail, [], window_tokens) == whole
+    space = replace(space, step=max(space.step, 30))
+    ends = list(accumulate((t.opening + t.answer for t in turns), initial=0))
+    # The first end of a turn at or behind each whole step.
+    places = {0} | {
+        next((index for index, end in enumerate(ends) if end >= place), len(ends))
+        for place in range(space.step, ends[-1] + 1, space.step)
+    }
+    at = min(at, len(turns))
+    for path in (turns, [*turns[:at], *branch]):
+        for length in range(1, len(path) + 1):
+            kept = first_kept(path[:length], space)
+            assert kept in places or kept == length - 1 or kept > at
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ def kept(
     """What is in the prompt of the last turn's reply, found turn by turn; None when it does not fit."""
     gone: list[int] = []
     first = 0
+    cut = 0
 
     def size(last: int, opening: int) -> int:
         around = sum(part.tokens for index, part in enumerate(parts) if index not in gone)
@@ -71,11 +73,16 @@ def kept(
         asked = max(turn.opening, window.draft)
         if size(last, asked) <= window.room:
             continue
-        while size(last, asked) > window.room - window.step:
+        place = cut + size(last, asked) - window.room
+        if window.step:
+            place = math.ceil((place + window.step // 4) / window.step) * window.step
+        while cut < place:
             leaving = _next(parts, gone)
             if leaving and _is_early(parts, leaving, history_priority):
                 gone += leaving
+                cut += sum(parts[index].tokens for index in leaving)
             elif first < last:
+                cut += turns[first].opening + turns[first].answer
                 first += 1
             else:
                 break

@@ -1,11 +1,12 @@
 //! What of a long conversation still goes into the prompt: a sticky sawtooth. Pure integers.
 //!
-//! The first kept turn only moves forward, only when the window is full, and then by a whole step, so
-//! that between two moves every prompt starts with the one before it and the cache keeps serving it;
-//! parts that may go do so at such a move, and stay away. The cut is a fold over the sizes of the path
-//! alone: the same path gives the same cut after a restart, on a branch, and for a prompt that is looked
-//! at years later; and a path that starts at a cut of before gives the same cut as the whole one. It
-//! never sees text or token ids.
+//! The first kept turn only moves forward, only when the window is full, and then to the next whole step
+//! of the path, so that between two moves every prompt starts with the one before it and the cache keeps
+//! serving it; parts that may go do so at such a move, and stay away. The cut is a fold over the sizes of
+//! the path alone: the same path gives the same cut after a restart, on a branch, and for a prompt that is
+//! looked at years later. Steps are counted from the start of the path, so that branches which are cut at
+//! different turns are cut at the same places: what one computed after a cut serves the others. It never
+//! sees text or token ids.
 
 /// Room for a prompt, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Window {
     pub limit: i64,
     /// What the reply needs.
     pub reserve: i64,
-    /// How much is cut at once.
+    /// The places to cut at are so many tokens apart.
     pub step: i64,
     /// What the newest opening counts for at least: within it, another wording of the newest message
     /// has the same cut.
@@ -27,8 +28,13 @@ impl Window {
         self.limit - self.reserve
     }
 
-    fn low_water(&self) -> i64 {
-        self.room() - self.step
+    /// How much of the path is to be gone when `needed` tokens must be: whole steps, so that a quarter
+    /// of one at least is free afterwards.
+    fn place(&self, needed: i64) -> i64 {
+        if self.step == 0 {
+            return needed;
+        }
+        (needed + self.step / 4 + self.step - 1) / self.step * self.step
     }
 }
 
@@ -55,7 +61,7 @@ pub struct Size {
 /// What may be left out besides turns: tokens of each unit, in the order in which they go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Optional {
-    /// Less important than old turns: they go first, down to the low-water mark.
+    /// Less important than old turns: they go before them.
     pub early: Vec<i64>,
     /// More important: they go when the newest turn would not fit otherwise, and no further.
     pub late: Vec<i64>,
@@ -94,19 +100,24 @@ pub fn cut(
 ) -> Cut {
     let turns = turns(sizes);
     let (mut early, mut late, mut anchor) = (0, 0, 0);
+    // Tokens cut so far.
+    let mut gone = 0;
     let mut held = fixed + optional.early.iter().chain(&optional.late).sum::<i64>();
     for (index, turn) in turns.iter().enumerate() {
         let asked = turn.opening.max(window.draft);
         if held + asked > window.room() {
-            while early < optional.early.len() && held + asked > window.low_water() {
-                held -= optional.early[early];
+            let place = window.place(gone + held + asked - window.room());
+            let before = held + gone;
+            while early < optional.early.len() && gone < place {
+                gone += optional.early[early];
                 early += 1;
             }
-            // A turn that fills the window alone is kept alone: the low-water mark yields to it.
-            while anchor < index && held + asked > window.low_water() {
-                held -= turns[anchor].opening + turns[anchor].answer;
+            // A turn that fills the window alone is kept alone.
+            while anchor < index && gone < place {
+                gone += turns[anchor].opening + turns[anchor].answer;
                 anchor += 1;
             }
+            held = before - gone;
             while late < optional.late.len() && held + turn.opening > window.room() {
                 held -= optional.late[late];
                 late += 1;
