@@ -11,7 +11,7 @@ from appliance.prompt.bundle import CHARACTER_FILE, Bundle
 from appliance.prompt.characters import LOREBOOK_FILE, Characters, CharacterVersion
 
 
-def bundle_of(name: str, *, templates: Mapping[str, str] = {}, **fields: object) -> Bundle:
+def bundle_of(name: str, /, *, templates: Mapping[str, str] = {}, **fields: object) -> Bundle:
     """The bundle of a character with these fields; `templates` are texts by name."""
     source = yaml.safe_dump({"id": name, "name": name.title(), **fields}, allow_unicode=True)
     files = {CHARACTER_FILE: source.encode()}

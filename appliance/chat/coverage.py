@@ -1,7 +1,8 @@
 """How much of a turn the next one found in the cache, by role (promise P3). Never: decides or stores.
 
-Only turns that go on where the one before ended are looked at: what a swipe, an edit or a cut changes is
-no fault of the index. What was evicted meanwhile counts as not found, of every role alike.
+Only turns that go on where the one before ended are looked at: what a swipe, an edit, a cut or another
+version of the character changes is no fault of the index. What was evicted meanwhile counts as not
+found, of every role alike.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ class TurnLayout:
 
     `system` is the operator's text at the front, `user` the message that is answered, `assistant` the
     reply's header and the reply; that is empty where parts of the template stand before the reply, as
-    the next prompt has them elsewhere. `reply_id` ends the turn; `cut` is what was cut.
+    the next prompt has them elsewhere. `reply_id` ends the turn; `cut` is what was cut,
+    `prompt_version` the version of the character that the prompt was made with.
     """
 
     reply_id: UUID
     cut: Cut
+    prompt_version: str | None
     system: range
     user: range
     assistant: range
@@ -57,10 +60,20 @@ class Coverage:
             role: self._found[role] / tokens for role, tokens in self._tokens.items() if tokens > 0
         }
 
-    def observe(self, key: Key, fitted: Fitted, *, parent_id: UUID | None, hit_tokens: int) -> None:
+    def observe(
+        self,
+        key: Key,
+        fitted: Fitted,
+        *,
+        parent_id: UUID | None,
+        hit_tokens: int,
+        prompt_version: str | None = None,
+    ) -> None:
         """A turn was admitted; the first `hit_tokens` of its prompt were in the cache."""
         layout = self._layouts.get(key)
         if layout is None or layout.reply_id != parent_id or layout.cut != _cut_of(fitted):
+            return
+        if layout.prompt_version != prompt_version:
             return
         parts: dict[Role, range] = {
             "system": layout.system,
@@ -73,10 +86,17 @@ class Coverage:
             self._found[role] = self._found[role] * KEPT + found
 
     def put(
-        self, key: Key, fitted: Fitted, *, parent_id: UUID | None, reply_id: UUID, reply_tokens: int
+        self,
+        key: Key,
+        fitted: Fitted,
+        *,
+        parent_id: UUID | None,
+        reply_id: UUID,
+        reply_tokens: int,
+        prompt_version: str | None = None,
     ) -> None:
         """A turn is stored: what the next one should find."""
-        layout = self._layout(key, fitted, parent_id, reply_id, reply_tokens)
+        layout = self._layout(key, fitted, parent_id, reply_id, reply_tokens, prompt_version)
         self._layouts.pop(key, None)
         if layout is not None:
             self._layouts[key] = layout
@@ -84,7 +104,13 @@ class Coverage:
                 self._layouts.popitem(last=False)
 
     def _layout(
-        self, key: Key, fitted: Fitted, parent_id: UUID | None, reply_id: UUID, reply_tokens: int
+        self,
+        key: Key,
+        fitted: Fitted,
+        parent_id: UUID | None,
+        reply_id: UUID,
+        reply_tokens: int,
+        prompt_version: str | None,
     ) -> TurnLayout | None:
         """None without a user's message, as formats that fold roles may have it."""
         prompt = fitted.prompt
@@ -109,6 +135,7 @@ class Coverage:
         return TurnLayout(
             reply_id=reply_id,
             cut=_cut_of(fitted),
+            prompt_version=prompt_version,
             system=system,
             user=asked,
             assistant=range(asked.stop, prompt.tokens + reply_tokens if is_next else asked.stop),

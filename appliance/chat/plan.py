@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import product
 from uuid import UUID
 
 from appliance.chat.catalog import Catalog
@@ -249,8 +250,10 @@ class Planner:
             if greeting is not None and greeting.parent_id is None:
                 paths.append((greeting, message))
         starts = []
-        for path in paths:
-            asked = await self._asked(conversation, path, None)
+        left = await self.ledger.left_prompt_versions(tenant, conversation_id)
+        for version, path in product({conversation.prompt_version, *left}, paths):
+            held = replace(conversation, prompt_version=version)
+            asked = await self._asked(held, path, None)
             # A cut may have taken parts out of the front.
             for front in fronts(asked.around.front):
                 around = replace(asked.around, front=front)

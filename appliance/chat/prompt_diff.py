@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
 from appliance.chat.catalog import Catalog
+from appliance.chat.scene import scene_values, user_of
 from appliance.errors import InvalidRequest
 from appliance.prompt import roles
 from appliance.prompt.bundle import Bundle
@@ -24,10 +25,12 @@ from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.render import render
 from appliance.prompt.templates.lint import SAMPLE
 from appliance.store.prompt_records import PRODUCTION
+from appliance.store.records import Scene
 from appliance.tokens import unpack
 
 _SOMEBODY = tenant_namespace("sample")
 _MESSAGE = "Hello."
+_NOTHING_SET = Scene()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +124,17 @@ def _compared(
 
     A conversation keeps the greeting that it began with, whatever greeting the new version has.
     """
-    greeting = old.character.greeting
+    greeting = next((opening.text for opening in old.greetings(SAMPLE)), "")
     first, second = (_sample(model, version, greeting) for version in (old, new))
     return _first_change(first, second), first.tokens, second.tokens
 
 
 def _sample(model: ModelText, version: CharacterVersion, greeting: str) -> Prompt:
-    rendered = version.template.render(version.character.values(), SAMPLE)
+    rendered = version.render(SAMPLE, user=user_of(_NOTHING_SET), inputs=scene_values(_NOTHING_SET))
+    shared = {opening.text for opening in version.greetings(SAMPLE) if opening.is_same_for_all}
     history = [_said("new message", "user", _MESSAGE, _SOMEBODY)]
     if greeting:
-        owner = PUBLIC if greeting == version.character.greeting else _SOMEBODY
+        owner = PUBLIC if greeting in shared else _SOMEBODY
         history.insert(0, _said("greeting", "assistant", greeting, owner))
     front = [part.message(_SOMEBODY) for part in rendered.before]
     after = [part.message(_SOMEBODY) for part in rendered.after]

@@ -118,7 +118,8 @@ async def _tally(
     )
     held = replace(conversation, prompt_version=version.version)
     asked = [index for index, message in enumerate(path) if message.role == "user"]
-    total, known, dropped = Tally(), b"", 0
+    total, known = Tally(), b""
+    cut: tuple[int, tuple[str, ...]] = (0, ())
     for index in asked[-TURNS_MAX:]:
         try:
             fitted = await own.fitted(held, path[: index + 1])
@@ -131,9 +132,9 @@ async def _tally(
             tokens=prompt.tokens,
             # At least the last token is always computed.
             hit_tokens=min(common_tokens(known, prompt.token_ids), prompt.tokens - 1),
-            cuts=int(fitted.dropped > dropped),
+            cuts=int((fitted.dropped, fitted.left_out) != cut),
         )
-        dropped = fitted.dropped
+        cut = (fitted.dropped, fitted.left_out)
         known = prompt.token_ids + _reply_ids(path, index, planner) + prompt.closing
     return total
 

@@ -144,9 +144,10 @@ class Turns:
         It is the prompt that was sent as long as character, model and limits are the same. Raises
         NotFound, and InvalidRequest for a message that is no reply.
         """
-        return await self.planner.prompt_of(
+        _, fitted, _ = await self.planner.again(
             tenant=tenant, conversation_id=conversation_id, message_id=message_id
         )
+        return fitted.prompt
 
     @property
     def running(self) -> int:
@@ -266,6 +267,7 @@ class Turns:
             plan.fitted,
             parent_id=plan.parent_id,
             hit_tokens=admitted.prefix_hit_tokens,
+            prompt_version=plan.prompt_version,
         )
 
     def _known(self, plan: Plan, reply: Reply) -> KnownTurn | None:
@@ -310,6 +312,7 @@ class Turns:
                 parent_id=plan.parent_id,
                 reply_id=plan.assistant_id,
                 reply_tokens=count(reply.token_ids or b""),
+                prompt_version=plan.prompt_version,
             )
             self.fronts.put(
                 key, reply_id=plan.assistant_id, parent_id=plan.parent_id, front=plan.front

@@ -103,7 +103,7 @@ def run_export(options: argparse.Namespace) -> int:
     from appliance.prompt.bundle import Bundle
     from appliance.prompt.bundle_folder import write_bundle
 
-    names = options.names or ask(options, "GET", "/prompts")["names"]
+    names = options.names or ask(options, "GET", "/prompts")["served"]
     written = []
     for text in names:
         name, _, at = text.partition("@")

@@ -7,7 +7,7 @@ a template itself. Never: a user's text, or where bundles are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -66,7 +66,8 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class CharacterVersion:
     """A character with its compiled template, as one version of its bundle has them.
 
-    `card` is the one it is made of, None when it has a file `character.yaml`.
+    `card` is the one it is made of, None when it has a file `character.yaml`. Its image and files stay in
+    the bundle: they may be megabytes, and no prompt needs them.
     """
 
     character: Character
@@ -74,6 +75,7 @@ class CharacterVersion:
     version: str
     lore: Lore = field(default_factory=Lore)
     card: Card | None = None
+    has_portrait: bool = False
 
     @classmethod
     def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
@@ -114,7 +116,8 @@ class CharacterVersion:
             template=of_cards(),
             version=bundle.version,
             lore=Lore.of(card.lorebooks),
-            card=card,
+            card=replace(card, image=None, from_png=False, files={}),
+            has_portrait=card.image is not None,
         )
         made.render(SAMPLE)
         return made
@@ -133,11 +136,15 @@ class CharacterVersion:
         shown = {
             **self.character.values()["character"],
             "system": texts.system,
-            "post_history": texts.post_history_instructions,
+            "post_history": texts.post_history_instructions.text,
             "examples": list(texts.examples),
         }
         rendered = self.template.render({**inputs, "character": shown}, frozen)
-        return rendered if texts.is_same_for_all else rendered.private()
+        if not texts.is_same_for_all:
+            return rendered.private()
+        if not texts.post_history_instructions.is_same_for_all:
+            return replace(rendered, after=rendered.private().after)
+        return rendered
 
     def macros(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
         """What macros in its lore stand for in one conversation."""

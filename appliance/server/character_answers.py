@@ -11,7 +11,6 @@ from appliance.prompt.templates.lint import SAMPLE
 def character_fields(version: CharacterVersion) -> dict[str, Any]:
     """One character. `avatar` is where its image is, with the version in it; null without one."""
     character, card = version.character, version.card
-    has_image = card is not None and card.image is not None
     address = f"/v1/characters/{character.id}/avatar?v={version.version[:12]}"
     return {
         "id": character.id,
@@ -20,7 +19,7 @@ def character_fields(version: CharacterVersion) -> dict[str, Any]:
         "greeting": character.greeting,
         "greetings": len(version.greetings(SAMPLE)) if card is None else len(card.greetings),
         "suggestions": character.suggestions,
-        "avatar": address if has_image else None,
+        "avatar": address if version.has_portrait else None,
         "is_card": card is not None,
         "creator": "" if card is None else card.creator,
         "character_version": "" if card is None else card.character_version,

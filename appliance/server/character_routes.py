@@ -7,13 +7,13 @@ operator may add one.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
 from appliance.errors import InvalidRequest, NotAllowed, NotFound
+from appliance.prompt.cards.bundle import card_in
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.reading import CARD_BYTES_MAX, read_card
 from appliance.prompt.cards.writing import FileKind, write_card
@@ -83,9 +83,11 @@ async def export_card(request: web.Request) -> web.Response:
 
     The header `X-Card-Not-Carried` names what the file cannot hold.
     """
-    version, card = _card(request)
+    version = _version(request)
     kind = _choice(request, "format", {kind.value: kind for kind in FileKind}, FileKind.JSON)
-    shape = _choice(request, "version", {shape.value: shape for shape in Version}, card.version)
+    shapes: dict[str, Version | None] = {shape.value: shape for shape in Version}
+    shape = _choice(request, "version", shapes, None)
+    card = await _card(request, version)
     written = await asyncio.to_thread(write_card, card, kind, shape)
     response = web.Response(body=written.data, content_type=written.content_type)
     name = f"{version.character.id}.{kind.value}"
@@ -102,25 +104,33 @@ async def export_card(request: web.Request) -> web.Response:
 
 async def portrait(request: web.Request) -> web.Response:
     """GET /v1/characters/{id}/avatar: the card's image as it came."""
-    _, card = _card(request)
-    if card.image is None:
+    version = _version(request)
+    if not version.has_portrait:
         raise NotFound("This character has no image.", param="id")
-    etag = hashlib.sha256(card.image.data).hexdigest()[:32]
-    same = any(given.value == etag for given in request.if_none_match or ())
-    response = web.Response(
-        status=304 if same else 200,
-        body=None if same else card.image.data,
-        headers={**_IMAGE_HEADERS, "Content-Type": card.image.content_type},
-    )
-    response.etag = etag
+    # The version names all of its files, so the image needs not be read to know that it is the same.
+    if any(given.value == version.version for given in request.if_none_match or ()):
+        response = web.Response(status=304, headers=_IMAGE_HEADERS)
+    else:
+        image = (await _card(request, version)).image
+        assert image is not None, "a version has the portrait that its files have"
+        headers = {**_IMAGE_HEADERS, "Content-Type": image.content_type}
+        response = web.Response(body=image.data, headers=headers)
+    response.etag = version.version
     return response
 
 
-def _card(request: web.Request) -> tuple[CharacterVersion, Card]:
+def _version(request: web.Request) -> CharacterVersion:
     version = request.app[SERVICES].catalog.current.get(request.match_info["id"])
     if version.card is None:
         raise NotFound(f"{version.character.id} is no card.", param="id")
-    return version, version.card
+    return version
+
+
+async def _card(request: web.Request, version: CharacterVersion) -> Card:
+    """The card with its image and files, which only the database has."""
+    catalog = request.app[SERVICES].catalog
+    bundle = await catalog.bundle(version.character.id, version.version)
+    return await asyncio.to_thread(card_in, bundle)
 
 
 def _choice(request: web.Request, name: str, known: dict[str, T], default: T) -> T:

@@ -29,6 +29,7 @@ from appliance.server.prompt_requests import (
     SentBundle,
 )
 from appliance.server.services import SERVICES, Services
+from appliance.store.prompt_records import PRODUCTION
 
 T = TypeVar("T")
 
@@ -45,8 +46,10 @@ def add_prompt_routes(router: web.UrlDispatcher) -> None:
 
 
 async def _names(request: web.Request) -> web.Response:
-    """GET: every name that has a version."""
-    return _json({"names": await _services(request).catalog.registry.names()})
+    """GET: every name that has a version, and those that new conversations may have (`served`)."""
+    registry = _services(request).catalog.registry
+    served = [label.name for label in await registry.labelled(PRODUCTION)]
+    return _json({"names": await registry.names(), "served": served})
 
 
 async def _publish(request: web.Request) -> web.Response:

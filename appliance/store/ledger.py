@@ -201,6 +201,11 @@ class Ledger:
         """Make the conversation's next prompts with another version of its character."""
         return await self._change("set_prompt_version", tenant, conversation_id, version)
 
+    async def left_prompt_versions(self, tenant: str, conversation_id: UUID) -> tuple[str, ...]:
+        """The versions that a conversation was asked to leave, the latest last."""
+        rows = await self._fetch("left_prompt_versions", tenant, conversation_id)
+        return tuple(version for row in rows for version in row["versions"] if version)
+
     async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
         """Replace what the user has set; its texts must be `storable`."""
         return await self._change("set_scene", tenant, conversation_id, scene_column(scene))

@@ -87,6 +87,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),
+        "left_prompt_versions": key,
         "set_prompt_version": (*key, "0" * 64),
         "set_scene": (*key, '{"note": {"text": "x"}}'),
         "lock_conversation": key,

@@ -31,7 +31,7 @@ class CardTexts:
     system: str
     examples: tuple[str, ...]
     greetings: tuple[Expanded, ...]
-    post_history_instructions: str
+    post_history_instructions: Expanded
     is_same_for_all: bool
 
 
@@ -50,7 +50,7 @@ def card_texts(card: Card, macros: Macros) -> CardTexts:
         ),
         post_history_instructions=macros.expand(
             card.post_history_instructions, "post_history_instructions"
-        ).text,
+        ),
         is_same_for_all=all(expanded.is_same_for_all for expanded in (*system, *examples)),
     )
 

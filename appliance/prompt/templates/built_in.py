@@ -90,6 +90,16 @@ inputs:
   content: "{{ persona }}"
 - name: history
   zone: history
+- name: author's note
+  zone: volatile
+  role: system
+  if: note
+  content: "{{ note }}"
+- name: post-history instructions
+  zone: volatile
+  role: system
+  if: character.post_history
+  content: "{{ character.post_history }}"
 """
 
 

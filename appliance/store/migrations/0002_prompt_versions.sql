@@ -1,9 +1,11 @@
 -- Prompt versions and the labels that point at them: the operator's, one copy for all tenants. They are
 -- small and belong to no tenant, so on a distributed PostgreSQL every node has them whole.
 
--- What a conversation's prompts are made with from its first turn on; null until then.
+-- What a conversation's prompts are made with from its first turn on; null until then. Those that it was
+-- asked to leave are kept, so that all that was ever cached of it can be found.
 ALTER TABLE appliance.conversations
-    ADD COLUMN prompt_version text CHECK (octet_length(prompt_version) = 64);
+    ADD COLUMN prompt_version text CHECK (octet_length(prompt_version) = 64),
+    ADD COLUMN left_prompt_versions text[];
 
 CREATE TABLE appliance.prompt_versions (
     name text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),

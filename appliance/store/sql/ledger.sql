@@ -220,9 +220,16 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
           created_at, updated_at;
 
+-- name: left_prompt_versions
+SELECT coalesce(left_prompt_versions, '{}'::text[]) AS versions
+FROM appliance.conversations
+WHERE tenant = $1::text AND conversation_id = $2::uuid;
+
 -- name: set_prompt_version
 UPDATE appliance.conversations
-SET prompt_version = $3::text
+SET prompt_version = $3::text,
+    left_prompt_versions = array_append(
+        array_remove(left_prompt_versions, prompt_version), prompt_version)
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
           created_at, updated_at;

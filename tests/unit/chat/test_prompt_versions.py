@@ -149,10 +149,10 @@ async def test_a_pinned_version_is_used_after_a_restart_that_knows_only_the_new_
     assert restarted.current.get(None).version == NEW.version
     assert (await restarted.of(None, OLD.version)).character.system == "Be brief."
     assert done.message is not None
-    again = await replace(turns.planner, catalog=restarted).prompt_of(
+    _, again, _ = await replace(turns.planner, catalog=restarted).again(
         tenant=TENANT, conversation_id=opened, message_id=done.message.message_id
     )
-    assert again.token_ids == first
+    assert again.prompt.token_ids == first
 
 
 async def test_a_conversation_without_a_version_takes_production_and_is_pinned_by_its_next_turn(

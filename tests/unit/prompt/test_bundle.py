@@ -180,6 +180,12 @@ def test_what_is_written_to_a_folder_is_read_back_the_same(tmp_path: Path) -> No
     assert [bundle for _, bundle in read_bundles(tmp_path)] == [plain, fewer]
 
 
+def test_a_cards_folder_is_named_like_its_character_and_read_back_the_same(tmp_path: Path) -> None:
+    card = Bundle(name="mara", files={"card.json": b"{}", "avatar.png": b"\x89PNG"})
+    assert write_bundle(tmp_path, card) == tmp_path / "mara"
+    assert [bundle for _, bundle in read_bundles(tmp_path)] == [card]
+
+
 def test_writing_never_leaves_a_character_twice_nor_clears_a_folder_of_something_else(
     tmp_path: Path,
 ) -> None:

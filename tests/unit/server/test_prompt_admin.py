@@ -18,6 +18,7 @@ from appliance.prompt.bundle_folder import read_bundles
 from appliance.server.admin import serving_admin
 from appliance.server.auth import Keys
 from appliance.server.main import PROMPTS_DIR
+from tests.card_fixtures import v2
 from tests.unit.prompt.template_files import HISTORY
 from tests.unit.server.door import Door
 from tests.unit.server.test_conversations import create, get, send
@@ -176,6 +177,9 @@ async def test_a_folder_is_imported_and_exported_without_loss(operator: Operator
     imported = await operator.ask("import", str(operator.folder), "-m", "all")
     assert [(one["name"], one["is_new"]) for one in imported] == [("ada", True)]
     await operator.label("production", imported[0]["version"])
+    draft = operator.folder.parent / "draft.yaml"
+    draft.write_text("id: draft\nname: Draft\n")
+    await operator.run("publish", str(draft), "-m", "for later")
     out = operator.folder.parent / "out"
     written = await operator.ask("export", str(out))
     assert [one["name"] for one in written] == ["ada", "assistant", "gardener", "lighthouse"]
@@ -256,3 +260,35 @@ async def test_a_replay_compares_tokens_cuts_and_hits_of_recorded_conversations(
     huge = operator.write("calm", system="Be exact. " * 400)
     assert (await operator.ask("replay", "ada@production", huge))["after"]["refused"] == 5
     assert json.loads(json.dumps(found))["versions"][0] == calm
+
+
+async def test_a_card_in_a_folder_is_published_compared_and_replayed_like_any_character(
+    operator: Operator,
+) -> None:
+    door = operator.door
+    door.say("one")
+    folder = operator.folder / "zoe"
+    folder.mkdir(parents=True)
+
+    def write(greeting: str, description: str) -> None:
+        card = v2(name="Zoe", description=description, first_mes=greeting)
+        (folder / "card.json").write_text(json.dumps(card))
+
+    write("Come in!", "Zoe keeps bees.")
+    published = await operator.ask("publish", str(folder), "-m", "a card")
+    moved = await operator.ask("label", "zoe", "production", published["version"], "-m", "go")
+    assert moved["move"]["to_version"] == published["version"]
+    opened = await create(door, character="zoe")
+    turn = (await send(door, opened, "Hello")).chunks[0]
+    assert turn["prompt_version"] == published["version"]
+    write("Welcome!", "Zoe keeps bees.")
+    found = await operator.ask("diff", "zoe@production", str(folder))
+    # A chat keeps its greeting, which is then no longer everybody's: it is computed as private text.
+    assert (found["live"], found["change"]["part"]) == (1, "greeting")
+    assert found["tokens_before"] == found["tokens_after"]
+    write("Come in!", "Zoe keeps cats.")
+    found = await operator.ask("diff", "zoe@production", str(folder))
+    assert found["change"]["zone"] == "character"
+    replayed = await operator.ask("replay", "zoe@production", str(folder))
+    assert replayed["before"]["tokens"] == turn["prompt_tokens"]
+    assert replayed["after"]["turns"] == 1

@@ -60,6 +60,15 @@ def test_every_kind_of_file_holds_every_card(made: Made, kind: FileKind) -> None
         assert again.text == card.text
 
 
+def test_a_book_beside_the_data_is_used_and_goes_along_to_v3() -> None:
+    card = read_card(next(made.data for made in CARDS if "book beside" in made.name))
+    (book,) = card.lorebooks
+    assert book.entries[0].keys == ("owl",)
+    again = read_card(write_card(card, FileKind.JSON, Version.V3).data)
+    assert [entry.digest for entry in again.lorebooks[0].entries] == [book.entries[0].digest]
+    assert not again.warnings
+
+
 def test_there_are_thirty_cards() -> None:
     assert len(CARDS) == 30
     assert len({made.name for made in CARDS}) == 30

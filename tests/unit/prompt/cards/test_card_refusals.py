@@ -38,6 +38,13 @@ def zipped(*entries: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> b
     return target.getvalue()
 
 
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def bad_crc() -> bytes:
     at = GOOD.index(b"tEXt") + 30
     return GOOD[:at] + bytes([GOOD[at] ^ 1]) + GOOD[at + 1 :]
@@ -86,6 +93,7 @@ REFUSED = {
     "huge json": (b'{"a": "' + b"x" * 4_200_000 + b'"}', "the limit is 4194304"),
     "many values": (b'{"a": [' + b"0," * 500_000 + b"0]}", "more than 400000 values"),
     "deep": (DEEP, "nested deeper than 64"),
+    "a little deep": (encoded(v2(extensions=nested(63))), "nested deeper than 64"),
     "no json": (b"{nope}", "card: not JSON"),
     "no utf-8": (b'{"name": "\xff"}', "card: not UTF-8 at byte 10"),
     "infinity": (b'{"name": "x", "first_mes": "", "n": 1e999}', "a number is too large"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from appliance.errors import InvalidCard
-from appliance.prompt.cards.bundle import card_bundle
+from appliance.prompt.cards.bundle import card_bundle, card_in
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.macros import Expanded, Macros
 from appliance.prompt.cards.reading import read_card
@@ -152,7 +152,7 @@ def test_greetings_and_what_others_use_are_carried() -> None:
     )
     texts = texts_of(card)
     assert [greeting.text for greeting in texts.greetings] == ["Come in, User.", "Hey User"]
-    assert texts.post_history_instructions == "Mind Mira."
+    assert texts.post_history_instructions.text == "Mind Mira."
     (book,) = card.lorebooks
     assert [entry.content for entry in book.entries] == ["An owl lives in the tower."]
 
@@ -199,6 +199,9 @@ def test_a_card_is_public_unless_it_says_something_of_its_own_in_each_conversati
     assert scopes(user="Anna") == {Scope.CONVERSATION}
     assert scopes(description="{{random:a,b}}") == {Scope.CONVERSATION}
     assert scopes(mes_example="<START>{{roll:6}}") == {Scope.CONVERSATION}
+    # What stands after the history takes nothing of the front with it.
+    after = scopes(post_history_instructions="{{roll:6}}")
+    assert after == {Scope.CHARACTER, Scope.CONVERSATION}
 
 
 @pytest.mark.parametrize(
@@ -230,5 +233,4 @@ def test_a_charx_cannot_bring_templates_or_another_character_along() -> None:
     ]
     version = CharacterVersion.of(bundle)
     assert version.character.name == "Mira"
-    assert version.card is not None
-    assert version.card.files == files
+    assert card_in(bundle).files == files
