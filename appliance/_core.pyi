@@ -10,6 +10,7 @@ __all__ = [
     "IntLayer",
     "IntMatrix",
     "Lease",
+    "LoreMatcher",
     "PrefixIndex",
     "PromptTooLong",
     "StreamDecoder",

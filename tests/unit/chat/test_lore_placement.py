@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from appliance.chat.conversations import Conversations
+from appliance.chat.history import with_lore as with_texts
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
+from appliance.store.records import FrozenText
 from appliance.tokens import unpack
 from tests.characters import bundle_of, characters_of, with_lore
 from tests.scripted_engine import ScriptedEngine
 from tests.unit.chat.conftest import Vocabulary
 from tests.unit.chat.driver import TENANT, read, send
-from tests.unit.prompt.formats import written
+from tests.unit.prompt.formats import conversation, written
 
 
 def entry(key: str, content: str, **fields: Any) -> dict[str, Any]:
@@ -73,3 +76,15 @@ async def test_entries_stand_where_the_card_says_and_go_when_nobody_calls_them(
         assert text not in texts[4]
     messages = await conversations.messages(tenant=TENANT, conversation_id=opened)
     assert not any(message.lore for message in messages)
+
+
+def test_a_format_without_system_texts_between_messages_has_lore_in_the_message() -> None:
+    (bare,) = conversation(("user", "Hello"))
+    message = replace(bare, token_ids=b"\1\0\0\0")
+    lore = (FrozenText(name="a", text="One."), FrozenText(name="b", text="Two."))
+    (folded,) = with_texts(message, lore, takes_leads=False)
+    assert folded.content == "One.\n\nTwo.\n\nHello"
+    assert folded.token_ids is None  # those of the message alone
+    lead, kept = with_texts(message, lore, takes_leads=True)
+    assert (lead.role, lead.name, lead.content) == ("system", "lore: a, b", "One.\n\nTwo.")
+    assert kept == message

@@ -126,3 +126,14 @@ def test_keys_that_are_each_others_beginnings_end_at_once() -> None:
     matcher = LoreMatcher(keys=nested, patterns=[])
     assert matcher.matches("a" * 200_000) == []
     assert matcher.matches("aaa") == [2]
+
+
+def test_keys_are_looked_for_as_deep_as_the_book_or_the_entry_says() -> None:
+    book = book_of(
+        {"name": "shallow", "keys": ["elf"], "content": "x"},
+        {"name": "deep", "keys": ["elf"], "content": "@@scan_depth 3\ny"},
+        scan_depth=2,
+    )
+    assert names(book, "?", "an elf") == ["shallow", "deep"]
+    assert names(book, "?", "!", "an elf") == ["deep"]
+    assert names(book, "?", "!", ".", "an elf") == []
