@@ -72,7 +72,6 @@ def make_sequence(
     key: RequestKey,
     ordinal: int,
     arrived_at: float,
-    computed_before: int,
     limits: RequestLimits,
     model_fingerprint: str,
 ) -> Sequence:
@@ -97,7 +96,6 @@ def make_sequence(
         seed=secrets.randbits(SEED_BITS) if seed is None else seed,
         ordinal=ordinal,
         arrived_at=arrived_at,
-        computed_before=computed_before,
         tokens=prompt,
         first=first,
         prompt_tokens=prompt_tokens,

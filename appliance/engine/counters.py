@@ -17,10 +17,9 @@ class Counters:
     """Totals since the process started.
 
     `prefix_hit_tokens` and `prompt_tokens` count each request once, at its first admission;
-    `recomputed_tokens` are tokens that preempted requests had to compute again, `computed_tokens` all
-    whose K/V were computed. `refused` requests
-    were not queued, or lost their place to another before they began. `unknown_node` requests are sent
-    again with their whole prompt. Every request submitted ends as one of `finished`, `cancelled`,
+    `recomputed_tokens` are tokens that preempted requests had to compute again. `refused` requests were
+    not queued, or lost their place to another before they began. `unknown_node` requests are sent again
+    with their whole prompt. Every request submitted ends as one of `finished`, `cancelled`,
     `failed`, `refused`, `deadline_exceeded`, `unknown_node`. `preempted` counts all preemptions,
     `preempted_for_others` those that gave an interactive request or another tenant its place.
     """
@@ -38,7 +37,6 @@ class Counters:
     prompt_tokens: int = 0
     prefix_hit_tokens: int = 0
     recomputed_tokens: int = 0
-    computed_tokens: int = 0
     new_tokens: int = 0
     steps: int = 0
 

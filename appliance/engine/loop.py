@@ -154,7 +154,6 @@ class EngineLoop:
             key=key,
             ordinal=self._set.arrivals,
             arrived_at=now,
-            computed_before=self.counters.computed_tokens,
             limits=self._limits,
             model_fingerprint=self._decoder.fingerprint,
         )
@@ -226,7 +225,6 @@ class EngineLoop:
                 self._endings.fail(chunk.sequence, outcome)
                 continue
             chunk.sequence.computed += chunk.count
-            self.counters.computed_tokens += chunk.count
             if outcome is not None:
                 self._replies.take(chunk.sequence, next(sampled))
             elif chunk.sequence.state is State.CLOSING:
@@ -246,7 +244,7 @@ class EngineLoop:
             step_s_max=None if step_ms_max is None else step_ms_max / 1000,
             estimate=self._step_cost.estimate,
         )
-        running = prefill_order(self._set.running, self._shares.served)
+        running = prefill_order(self._set.running, self._shares.served, step=self.counters.steps)
         return plan_step(self._set.closing, running, budget)
 
     def _make_room(self) -> None:

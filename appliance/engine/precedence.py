@@ -1,8 +1,8 @@
 """Decides who goes first, and who gives way: pure functions over sequences. Never: changes one.
 
 Interactive requests go before batch ones. Among tenants, places are shared by how many each has
-running, then by the work each had lately (`shares.py`); within a tenant the oldest goes first, but a
-short prompt is computed before a long one.
+running, then by the work each had lately (`shares.py`); within a tenant the oldest goes first, but in
+most steps a short prompt is computed before a long one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from appliance.engine.sequence import Sequence
 
-PATIENCE = 8
-"""A prompt lets shorter ones pass until this many times its own length was computed since it came."""
+OLDEST_EVERY = 4
+"""In one of so many steps the oldest prompt is prefilled first: it has a quarter of prefill at least."""
 
 
 def next_to_admit(
@@ -92,19 +92,22 @@ def room_order(running: Iterable[Sequence]) -> list[Sequence]:
     return sorted(running, key=lambda sequence: (sequence.is_batch, sequence.ordinal))
 
 
-def prefill_order(running: Iterable[Sequence], served: Mapping[bytes, float]) -> list[Sequence]:
-    """Who is prefilled first: interactive before batch, the tenant with least work, then the shortest.
+def prefill_order(
+    running: Iterable[Sequence], served: Mapping[bytes, float], *, step: int
+) -> list[Sequence]:
+    """Who is prefilled first in step number `step`: interactive before batch, the tenant with least
+    work, then the shortest, and every `OLDEST_EVERY` steps the oldest.
 
-    A next turn of a few new tokens would else wait for every long prompt that came before it. Length
-    counts `PATIENCE` times beside the work done before the arrival, so nobody waits for ever (the order
-    of finish tags in fair queueing: Demers, Keshav and Shenker, 1989).
+    A next turn of a few new tokens would else wait for every long prompt that came before it, and a long
+    one for ever while short ones come.
     """
+    oldest_first = step % OLDEST_EVERY == 0
     return sorted(
         running,
         key=lambda sequence: (
             sequence.is_batch,
             served.get(sequence.tenant, 0.0),
-            sequence.computed_before + PATIENCE * sequence.pending_tokens,
+            0 if oldest_first else sequence.pending_tokens,
             sequence.ordinal,
         ),
     )

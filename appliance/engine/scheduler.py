@@ -19,16 +19,20 @@ STEP_DECODE_TIMES = 3.0
 """Without `step_ms_max`, a step with prefill lasts this many times as long as its decodes alone:
 two thirds of the time then go to prefill, and readers see no gap near five usual steps."""
 
+STEP_S_ALONE = 0.25
+"""How long a step of prefills alone lasts: a next turn that arrives meanwhile waits for its end, and
+longer steps are hardly cheaper (a matrix is read once a step, about 10 ms of a small model's)."""
+
 PREFILL_TOKENS_MIN = 16
 """A step prefills at least this much, however slow it is: a prompt beside replies always ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBudget:
-    """What one step may take: tokens always, time while replies are being read.
+    """What one step may take: tokens and time.
 
-    `step_s_max` None: `STEP_DECODE_TIMES` times the decodes alone. `estimate` None: nothing was
-    measured yet, so there is no bound of time.
+    `step_s_max`: while replies are being read; None: `STEP_DECODE_TIMES` times the decodes alone.
+    `estimate` None: nothing was measured yet, so there is no bound of time.
     """
 
     tokens_max: int
@@ -47,8 +51,7 @@ def plan_step(
     in_order = list(running)
     decodes = [sequence for sequence in in_order if sequence.pending_tokens == 1]
     prefills = [sequence for sequence in in_order if sequence.pending_tokens > 1]
-    timed = budget.estimate if decodes else None
-    untimed = prefills if timed is None else []
+    untimed = prefills if budget.estimate is None else []
     chunks: list[Chunk] = []
     left = budget.tokens_max
     for sequence, may_sample in (
@@ -59,25 +62,23 @@ def plan_step(
         if count > 0:
             chunks.append(_chunk(sequence, count, may_sample=may_sample))
             left -= count
-    if timed is not None:
-        chunks += _timed_prefill(chunks, prefills, left, budget.step_s_max, timed)
+    if budget.estimate is not None:
+        before_s = budget.estimate.seconds(shape_of(chunks))
+        step_s = STEP_S_ALONE
+        if decodes:
+            step_s = budget.step_s_max or STEP_DECODE_TIMES * before_s
+        chunks += _timed_prefill(prefills, left, step_s - before_s, budget.estimate)
     return chunks
 
 
 def _timed_prefill(
-    decodes: list[Chunk],
-    prefills: list[Sequence],
-    tokens_left: int,
-    step_s_max: float | None,
-    estimate: CostEstimate,
+    prefills: list[Sequence], tokens_left: int, seconds_left: float, estimate: CostEstimate
 ) -> list[Chunk]:
-    """Prefill that fits into a step's time beside decodes, and not under `PREFILL_TOKENS_MIN`.
+    """Prefill that fits into what is left of a step's time, and not under `PREFILL_TOKENS_MIN`.
 
     At most twice what a measured step prefilled: beyond that the estimate is a guess.
     """
     tokens_left = min(tokens_left, max(PREFILL_TOKENS_MIN, 2 * estimate.prefill_tokens_measured))
-    decodes_s = estimate.seconds(shape_of(decodes))
-    seconds_left = (step_s_max or STEP_DECODE_TIMES * decodes_s) - decodes_s
     chunks: list[Chunk] = []
     for sequence in prefills:
         least = min(sequence.pending_tokens, PREFILL_TOKENS_MIN, tokens_left)

@@ -32,8 +32,7 @@ class Sequence:
 
     `tokens` are, from position `first` on, the prompt, the reply and, once closing, the closing
     tokens; those before `first` only the index has. K/V of positions `[0, computed)` are written in
-    the leased pages. `ordinal` counts arrivals: the youngest has the highest. `computed_before`: tokens
-    the engine had computed for anybody when it came. `arrivals_before_end`:
+    the leased pages. `ordinal` counts arrivals: the youngest has the highest. `arrivals_before_end`:
     how many had arrived when its reply ended. `lost_tokens`: how many tokens had K/V when the sequence
     was preempted, until it runs again.
     """
@@ -45,7 +44,6 @@ class Sequence:
     seed: int
     ordinal: int
     arrived_at: float
-    computed_before: int
     tokens: array[int]
     first: int
     prompt_tokens: int

@@ -38,7 +38,6 @@ def sequence(
     tenant: bytes = b"",
     priority: Priority = "interactive",
     announced: bool = False,
-    computed_before: int = 0,
 ) -> Sequence:
     """A sequence without a lease."""
     return Sequence(
@@ -54,7 +53,6 @@ def sequence(
         seed=1,
         ordinal=ordinal,
         arrived_at=0.0,
-        computed_before=computed_before,
         tokens=array("I", [1] * (prompt_tokens + new_tokens)),
         first=0,
         prompt_tokens=prompt_tokens,

@@ -23,7 +23,6 @@ def made(generate: Generate) -> Sequence:
         key=(1, "r"),
         ordinal=1,
         arrived_at=0.0,
-        computed_before=0,
         limits=LIMITS,
         model_fingerprint="f" * 8,
     )

@@ -87,14 +87,16 @@ def test_pages_go_to_interactive_first_and_prefill_to_the_tenant_served_least() 
         sequence(2, tenant=b"a"),
     ]
     assert [s.ordinal for s in room_order(running)] == [2, 3, 1]
-    assert [s.ordinal for s in prefill_order(running, {b"a": 4.0})] == [3, 2, 1]
+    assert [s.ordinal for s in prefill_order(running, {b"a": 4.0}, step=1)] == [3, 2, 1]
 
 
-def test_a_short_prompt_passes_a_long_one_that_has_not_waited_long() -> None:
+def test_a_short_prompt_passes_long_ones_but_in_every_fourth_step() -> None:
     long = sequence(1, prompt_tokens=3000)
     begun = sequence(2, prompt_tokens=3000, computed=2980)
-    for work, first in ((3000, 3), (8 * 3000 - 8 * 40 - 1, 3), (8 * 3000 - 8 * 40 + 1, 1)):
-        short = sequence(3, prompt_tokens=40, computed_before=work)
-        assert prefill_order([long, short], {})[0].ordinal == first
-    assert [s.ordinal for s in prefill_order([long, begun], {})] == [2, 1]
-    assert [s.ordinal for s in prefill_order([sequence(5), sequence(4)], {})] == [4, 5]
+    short = sequence(3, prompt_tokens=40)
+    orders = [
+        [s.ordinal for s in prefill_order([short, begun, long], {}, step=step)] for step in range(8)
+    ]
+    assert orders == [[1, 2, 3], *[[2, 3, 1]] * 3] * 2
+    equals = [sequence(5), sequence(4)]
+    assert [s.ordinal for s in prefill_order(equals, {}, step=1)] == [4, 5]

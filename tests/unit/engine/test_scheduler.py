@@ -7,6 +7,7 @@ from appliance.engine.scheduler import (
     ADMIT_AHEAD_TOKENS,
     PREFILL_TOKENS_MIN,
     STEP_DECODE_TIMES,
+    STEP_S_ALONE,
     StepBudget,
     is_worth_resuming,
     plan_step,
@@ -124,7 +125,15 @@ def test_a_chunk_at_most_doubles_what_was_measured() -> None:
     ]
 
 
-def test_without_decodes_the_whole_budget_of_tokens_is_used() -> None:
-    assert shape(plan_step([], [sequence(2, prompt_tokens=900)], timed(known(1), 0.01))) == [
-        (2, 512, False)
-    ]
+def test_prefills_alone_end_in_time_for_who_comes_next() -> None:
+    """Whatever is allowed while replies are read: here none is."""
+    running = [sequence(2, prompt_tokens=900)]
+    chunks = plan_step([], running, timed(known(), 0.01))
+    seconds = known().seconds(shape_of(chunks))
+    assert STEP_S_ALONE - 0.002 < seconds <= STEP_S_ALONE
+    assert shape(plan_step([], running, timed(known(1)))) == [(2, PREFILL_TOKENS_MIN, False)]
+
+
+def test_before_anything_is_measured_the_whole_budget_of_tokens_is_used() -> None:
+    budget = StepBudget(tokens_max=512, step_s_max=0.01, estimate=None)
+    assert shape(plan_step([], [sequence(2, prompt_tokens=900)], budget)) == [(2, 512, False)]
