@@ -13,7 +13,7 @@ from appliance.chat.history import foreign
 from appliance.chat.plan import Planner, conversation_key
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
-from appliance.prompt.messages import Prompt, Zone
+from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.store.records import Message
@@ -220,10 +220,12 @@ def first_private(prompt: Prompt) -> int:
         if namespace != PUBLIC:
             break
         public += tokens
-    # Parts of the template may stand behind the user's message, or be one with it: then its own tokens
-    # are not known apart, and all that is private goes.
-    spoken = [at for at, message in enumerate(prompt.messages) if message.zone is Zone.HISTORY]
-    own = public
-    if spoken and (ids := prompt.messages[spoken[-1]].token_ids) is not None:
-        own = sum(prompt.part_tokens[: spoken[-1] + 1]) - count(ids)
+    # The first private text may be a persona or lore, before what the user said. Where its own tokens are
+    # not known apart, as of a part of a template, it goes from its part's first token on.
+    private = (at for at, said in enumerate(prompt.messages) if said.namespace != PUBLIC)
+    own, at = public, next(private, None)
+    if at is not None:
+        own = sum(prompt.part_tokens[:at])
+        if (ids := prompt.messages[at].token_ids) is not None:
+            own = sum(prompt.part_tokens[: at + 1]) - count(ids)
     return max(public, min(own, prompt.tokens - 1))

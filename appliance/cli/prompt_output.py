@@ -5,7 +5,9 @@ Owns how parts and findings look on the terminal. Never: a conversation, a datab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.cli.plain_text import visible
 from appliance.errors import ConfigError
 from appliance.prompt.bundle_folder import read_bundle
-from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.characters import FILE_BYTES_MAX, CharacterVersion
 from appliance.prompt.lore.lint import lore_findings
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
@@ -38,6 +40,7 @@ _SHARED = {
     Scope.CONVERSATION: "private",
     Scope.TURN: "may change each turn",
 }
+_ID_LINE = re.compile(r"^id:", re.MULTILINE)
 _HISTORY = "the conversation's messages come here"
 
 
@@ -51,7 +54,7 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
             f"{path}: compiles" + (" and renders" if data else "; with --data it is rendered too")
         )
         return 0
-    if path.is_dir():
+    if _is_character(path):
         return _lint_character(path)
     template = load_template(path)
     if data:
@@ -62,14 +65,14 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
     return 0
 
 
-def _lint_character(folder: Path) -> int:
-    """A character's folder: its template, and its lorebook where its texts go."""
-    version = CharacterVersion.of(read_bundle(folder))
-    found = [*findings(version.template), *lore_findings(version.lore, str(folder))]
+def _lint_character(path: Path) -> int:
+    """A character's file or folder: its template, and its lorebook where its texts go."""
+    version = CharacterVersion.of(read_bundle(path))
+    found = [*findings(version.template), *lore_findings(version.lore, str(path))]
     if _print_findings(found):
         return EXIT_BAD_INPUT
     entries = sum(len(book.book.entries) for book in version.lore.books)
-    print(f"{folder}: {len(version.template.parts)} parts, {entries} entries of lore")
+    print(f"{path}: {len(version.template.parts)} parts, {entries} entries of lore")
     return 0
 
 
@@ -84,17 +87,35 @@ def _rendered(path: Path, data: Mapping[str, Any]) -> tuple[Rendered, bool]:
     """The parts, and whether the conversation's messages have a place of their own between them."""
     if _is_poet(path):
         return Rendered(before=PoetTemplate.load(path).render(data), after=()), False
+    if _is_character(path):
+        version = CharacterVersion.of(read_bundle(path))
+        _check_names(version.template, data)
+        inputs = {**version.template.front.samples(), **data}
+        return version.render(SAMPLE, inputs=inputs), True
     return _render_own(load_template(path), data), True
 
 
 def _render_own(template: Template, data: Mapping[str, Any]) -> Rendered:
+    _check_names(template, data)
+    return template.render({**template.front.samples(), **data}, SAMPLE)
+
+
+def _check_names(template: Template, data: Mapping[str, Any]) -> None:
     for name in data:
         if name not in template.front.inputs:
             known = ", ".join(sorted(template.front.inputs)) or "none"
             raise ConfigError(
                 f"the data has {name!r}, the template no such input (inputs: {known})"
             )
-    return template.render({**template.front.samples(), **data}, SAMPLE)
+
+
+def _is_character(path: Path) -> bool:
+    """A folder, or a YAML file with an `id`, which no template has."""
+    if path.is_dir():
+        return True
+    with suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8") as file:
+        return _ID_LINE.search(file.read(FILE_BYTES_MAX)) is not None
+    return False
 
 
 def _is_poet(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`appliance prompt lint | render | tokens`: a template file, looked at before any chat uses it.
+"""`appliance prompt lint | render | tokens`: a template or character, before any chat uses it.
 
 Imports what it needs when it runs. Never: asks an appliance.
 """
@@ -14,7 +14,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def add_lint(kinds: Subparsers) -> None:
     """The options of `lint`."""
-    _add(kinds, "lint", "say what is wrong or costly in a template")
+    _add(kinds, "lint", "say what is wrong or costly in a template or a character")
 
 
 def add_render(kinds: Subparsers) -> None:
@@ -61,7 +61,7 @@ def run_tokens(options: argparse.Namespace) -> int:
 def _add(kinds: Subparsers, name: str, words: str) -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=words)
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="a template (lint: or the folder of a character)"
+        "file", type=Path, metavar="FILE", help="a template, or the file or folder of a character"
     )
     parser.add_argument(
         "--data", type=Path, metavar="FILE.json", help="variables, in place of the sample data"

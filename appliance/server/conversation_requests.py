@@ -1,4 +1,8 @@
-"""The bodies of the native conversation API as typed values. Unknown fields are ignored, as in /v1."""
+"""The bodies of the native conversation API as typed values.
+
+Unknown fields of a message are ignored, as in /v1; of what is kept they are refused, for a name that is
+mistyped would else take away what stood there.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,21 @@ from appliance.store.records import TITLE_CHARACTERS_MAX, Note, Persona
 _Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
 
 
-class PersonaFields(msgspec.Struct, frozen=True, kw_only=True):
+class PersonaFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who the user is: a name that {{user}} stands for, and a text."""
 
     name: Annotated[str, Meta(max_length=100)] = ""
     text: Annotated[str, Meta(max_length=16_000)] = ""
 
 
-class NoteFields(msgspec.Struct, frozen=True, kw_only=True):
+class NoteFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An author's note: after the newest message of each prompt, or before every so many messages."""
 
     text: Annotated[str, Meta(min_length=1, max_length=8_000)]
     every: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
-class CreateConversation(msgspec.Struct, frozen=True, kw_only=True):
+class CreateConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /api/conversations."""
 
     title: _Title | None = None
@@ -37,7 +41,7 @@ class CreateConversation(msgspec.Struct, frozen=True, kw_only=True):
     note: NoteFields | None = None
 
 
-class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PATCH /api/conversations/{id}; what is absent stays.
 
     `prompt_version` is a label of the conversation's character, or the beginning of a version. A null

@@ -34,6 +34,18 @@ def test_a_purge_begins_with_the_users_text_also_where_the_template_goes_on_behi
     assert first_private(prompt(FRONT, user(ids), LATE, sizes=(5, 6, 4, 2))) == 8
 
 
+def test_a_purge_begins_with_a_persona_before_what_the_user_says() -> None:
+    persona = PromptMessage(
+        name="persona", role="system", content="p", zone=Zone.PERSONA, namespace=b"t"
+    )
+    ids = pack([1, 2, 3])
+    assert first_private(prompt(FRONT, persona, user(ids), sizes=(6, 20, 6, 2))) == 6
+    known = PromptMessage(
+        name="lore", role="system", content="l", zone=Zone.HISTORY, namespace=b"t", token_ids=ids
+    )
+    assert first_private(prompt(FRONT, known, user(ids), sizes=(6, 9, 6, 2))) == 12
+
+
 def test_a_purge_begins_where_the_operators_text_ends_when_the_users_own_tokens_are_not_known() -> (
     None
 ):

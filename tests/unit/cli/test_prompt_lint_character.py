@@ -1,4 +1,4 @@
-"""`appliance prompt lint` of a character's folder: what its lorebook costs."""
+"""`appliance prompt lint`, `render` and `tokens` of characters, as files and as folders."""
 
 from __future__ import annotations
 
@@ -25,3 +25,22 @@ def test_lore_that_moves_is_warned_of_with_its_cost(
     assert ("warning:" in out) == warns
     assert ("'deep' stands 3 messages deep" in out) == warns
     assert out.endswith("1 entries of lore\n")
+
+
+@pytest.mark.parametrize("command", ["lint", "render"])
+def test_a_characters_file_is_looked_at_with_its_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    file = tmp_path / "keeper.yaml"
+    file.write_text("id: keeper\nname: K\nsystem: You keep the light.\n")
+    assert main(["prompt", command, str(file)]) == 0
+    out, _ = capsys.readouterr()
+    assert ("You keep the light." in out) == (command == "render")
+    assert ("the conversation's messages come here" in out) == (command == "render")
+    data = tmp_path / "data.json"
+    data.write_text('{"nobody": 1}')
+    assert main(["prompt", "render", str(file), "--data", str(data)]) == 2
+    assert "the data has 'nobody'" in capsys.readouterr().err
+    file.write_text("id: keeper\nname: K\ntemplate: gone\n")
+    assert main(["prompt", command, str(file)]) == 2
+    assert "there is no 'gone'" in capsys.readouterr().err

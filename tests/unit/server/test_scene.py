@@ -53,6 +53,19 @@ async def test_a_persona_stands_before_the_history_and_says_what_a_change_costs(
     assert "user" not in parts
 
 
+@pytest.mark.parametrize(
+    "fields", [{"persona": {"nam": "x"}}, {"prompt_versoin": "production"}, {"note": {"txt": "x"}}]
+)
+async def test_a_name_that_is_mistyped_takes_nothing_away(
+    stored_door: Door, fields: dict[str, Any]
+) -> None:
+    opened = await create(stored_door, persona=PERSONA, note={"text": "Be grim."})
+    before = await get(stored_door, f"/api/conversations/{opened}")
+    status, told = await patch(stored_door, opened, fields)
+    assert (status, told["error"]["code"]) == (400, "invalid_request")
+    assert await get(stored_door, f"/api/conversations/{opened}") == before
+
+
 async def test_a_note_stands_after_the_newest_message(stored_door: Door) -> None:
     door = stored_door
     opened = await create(door, note={"text": "Be grim."})
