@@ -31,7 +31,8 @@ from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
-NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({"user": "", "persona": "", "note": ""})
+"""What a conversation gives a template where its user has set nothing."""
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
 LOREBOOK_FILE = "lorebook.json"
@@ -94,7 +95,7 @@ class CharacterVersion:
             raise InvalidBundle(f"{here}: id: {character.id!r} is not {bundle.name!r}")
         template = _template(bundle, character, here)
         try:
-            template.render(character.values(), SAMPLE)
+            template.render({**NO_INPUTS, **character.values()}, SAMPLE)
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
         lore = Lore.of(_lorebooks(bundle), Placement(character.lore_placement))

@@ -44,3 +44,17 @@ def test_a_characters_file_is_looked_at_with_its_template(
     file.write_text("id: keeper\nname: K\ntemplate: gone\n")
     assert main(["prompt", command, str(file)]) == 2
     assert "there is no 'gone'" in capsys.readouterr().err
+
+
+def test_a_template_need_not_have_defaults_for_what_conversations_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "keeper.yaml").write_text("id: keeper\nname: K\ntemplate: own\n")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/own.yaml").write_text(
+        "name: own\ninputs: {persona: {sample: A sailor.}}\n---\n"
+        "- {name: who, zone: persona, role: system, content: '{{ persona }}'}\n"
+        "- {name: history, zone: history}\n"
+    )
+    assert main(["prompt", "render", str(tmp_path / "keeper.yaml")]) == 0
+    assert "A sailor." in capsys.readouterr().out
