@@ -20,7 +20,7 @@ from appliance.errors import (
 )
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
-from appliance.store.prompt_records import PRODUCTION
+from appliance.store.prompt_records import PRODUCTION, Label
 from appliance.store.prompt_registry import PromptRegistry
 from appliance.store.retry import DatabaseFailure
 
@@ -43,7 +43,8 @@ class Catalog:
         self.registry = registry
         self._current = current
         self._others: OrderedDict[tuple[str, str], CharacterVersion] = OrderedDict()
-        self._seen_move = -1
+        self._seen: tuple[Label, ...] | None = None
+        self._reloading = asyncio.Lock()
 
     @property
     def current(self) -> Characters:
@@ -89,10 +90,14 @@ class Catalog:
 
         A version that cannot be used is told in the log, and the character stays at the one before.
         """
-        self._seen_move = await self.registry.newest_move()
+        # One after the other: an older snapshot must not be put in place of a newer one.
+        async with self._reloading:
+            return await self._take(await self.registry.labelled(PRODUCTION))
+
+    async def _take(self, labels: tuple[Label, ...]) -> Characters:
         before = {} if self._current is None else self._current.by_id
         taken = []
-        for label in await self.registry.labelled(PRODUCTION):
+        for label in labels:
             try:
                 taken.append(await self.of(label.name, label.version))
             except (TemplateError, NotFound):
@@ -100,7 +105,7 @@ class Catalog:
                     taken.append(before[label.name])
         for version in before.values():
             self._keep(version)  # conversations are pinned to them
-        self._current = Characters.of(taken)
+        self._current, self._seen = Characters.of(taken), labels
         return self._current
 
     async def watch(self) -> None:
@@ -110,7 +115,9 @@ class Catalog:
             await asyncio.sleep(pause_s)
             pause_s = POLL_S
             try:
-                if await self.registry.newest_move() != self._seen_move:
+                # The labels themselves: a number of the newest move says nothing of one that began
+                # before it and was stored after.
+                if await self.registry.labelled(PRODUCTION) != self._seen:
                     await self.reload()
                     log.info("prompts_reloaded", extra={"characters": len(self.current.by_id)})
             except (StorageUnavailable, *DatabaseFailure) as error:

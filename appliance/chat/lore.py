@@ -98,6 +98,7 @@ class Lorekeeper:
     tokenizer: Tokenizer
     note: Note | None
     macros: Macros
+    namespace: bytes
     room_tokens: int
 
     def heard(self, recall: Recall, text: str) -> tuple[Recall, tuple[FrozenText, ...]]:
@@ -107,7 +108,9 @@ class Lorekeeper:
         if self.lore.placement is Placement.FROZEN:
             for entry in self._called(recall):
                 written = self._written(entry)
-                texts.append(FrozenText(name=entry.name, text=written, entry=entry.digest))
+                texts.append(
+                    FrozenText(name=storable(entry.name), text=written, entry=entry.digest)
+                )
         if self._note_is_due(recall):
             assert self.note is not None
             texts.append(FrozenText(name=NOTE, text=self.note.text))
@@ -147,5 +150,8 @@ class Lorekeeper:
         ids = [message.message_id for message in said]
         return recalled(said, self.lore, ids.index(anchor_id) if anchor_id in ids else 0)
 
-    def _tokens_of(self, content: str) -> int:
-        return count(encode_content(self.tokenizer, content, PUBLIC, param="lore"))
+    def _tokens_of(self, entry: LoreEntry) -> int:
+        """As it will be written: a macro may stand for a long name."""
+        written = self._written(entry)
+        namespace = PUBLIC if written == entry.content else self.namespace
+        return count(encode_content(self.tokenizer, written, namespace, param="lore"))

@@ -264,6 +264,7 @@ class Planner:
         """Who decides about the lore of a conversation."""
         chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         return Lorekeeper(
+            namespace=tenant_namespace(conversation.tenant),
             lore=chosen.lore,
             tokenizer=self.model.tokenizer,
             note=conversation.scene.note,

@@ -91,13 +91,14 @@ def _check_name(name: str) -> None:
 
 
 def _check_path(name: str, path: str) -> None:
-    """A path stays below its folder on every system, and is printable."""
+    """A path stays below its folder on every system, is printable, and hides nothing: `.git/config` in an
+    exported folder would be run."""
     parts = path.split("/")
     if (
         not path.isprintable()
         or "\\" in path
         or ":" in path
-        or any(part in ("", ".", "..") for part in parts)
+        or any(not part or part.startswith(".") for part in parts)
     ):
         raise InvalidBundle(f"{name}: {path!r} is no path of a file in a folder")
     if len(path.encode()) > PATH_BYTES_MAX:

@@ -6,6 +6,7 @@ a template itself. Never: a user's text, or where bundles are kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -33,6 +34,7 @@ from appliance.prompt.templates.template import Template
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({"user": "", "persona": "", "note": ""})
 """What a conversation gives a template where its user has set nothing."""
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
 LOREBOOK_FILE = "lorebook.json"
@@ -238,6 +240,9 @@ def read_character(source: bytes, here: str) -> Character:
         raise InvalidBundle(f"{here}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
     if not character.name.strip():
         raise InvalidBundle(f"{here}: name: is empty")
+    for name, value in msgspec.structs.asdict(character).items():
+        if any(_UNSTORABLE.search(text) for text in ([value] if isinstance(value, str) else value)):
+            raise InvalidBundle(f"{here}: {name}: holds U+0000 or half of a character")
     return character
 
 

@@ -102,11 +102,6 @@ class PromptRegistry:
         """Where one label stands, for every name that has it, at one moment."""
         return tuple(read_label(row) for row in await self._fetch("labelled", label))
 
-    async def newest_move(self) -> int:
-        """A number that is higher after each move of any label; 0 before the first."""
-        (row,) = await self._fetch("newest_move")
-        return int(row[0])
-
     async def resolve(self, name: str, reference: str) -> str:
         """The version that a label, or the beginning of its hash, means.
 

@@ -106,12 +106,10 @@ async def test_what_is_written_is_never_changed_or_removed(
 async def test_a_label_moves_from_where_it_was_seen_and_its_history_is_kept(
     registry: PromptRegistry,
 ) -> None:
-    before = await registry.newest_move()
     await registry.move("mara", "canary", A, seen=None, author="ana", message="try")
     moved = await registry.move("mara", "canary", B, seen=A, author="bo", message="better")
     assert moved is not None
     assert (moved.from_version, moved.to_version) == (A, B)
-    assert await registry.newest_move() > before
     told = [
         (m.author, m.message, m.from_version, m.to_version) for m in await registry.moves("mara")
     ]

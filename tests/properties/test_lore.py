@@ -76,7 +76,14 @@ def test_the_entries_called_up_are_those_of_the_slow_definition(
 ) -> None:
     compiled = [CompiledBook.of(book) for book in some]
     found = [[book.found(text) for book in compiled] for text in recent]
-    called = activated(compiled, found, before, seed=b"chat", tokens_of=len, tokens_max=tokens_max)
+    called = activated(
+        compiled,
+        found,
+        before,
+        seed=b"chat",
+        tokens_of=lambda entry: len(entry.content),
+        tokens_max=tokens_max,
+    )
     expected = slow.called_up(some, recent, before, tokens_of=len, tokens_max=tokens_max)
     assert called == tuple(expected)
 

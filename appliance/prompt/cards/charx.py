@@ -66,13 +66,13 @@ def write_charx(files: Mapping[str, bytes]) -> bytes:
 
 
 def safe_path(path: str) -> bool:
-    """Whether a path is relative, plain and stays below where it begins."""
+    """Whether a path is relative, plain, hides nothing and stays below where it begins."""
     parts = path.split("/")
     return (
         len(path.encode("utf-8", "surrogatepass")) <= ENTRY_PATH_BYTES_MAX
         and path.isprintable()
         and _BAD_IN_PATH.search(path) is None
-        and all(part not in ("", ".", "..") for part in parts)
+        and all(part and not part.startswith(".") for part in parts)
     )
 
 
@@ -80,7 +80,7 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     found = archive.infolist()
     if len(found) > ENTRIES_MAX:
         raise _too_many()
-    entries = [entry for entry in found if not entry.is_dir()]
+    entries = [entry for entry in found if not entry.filename.endswith("/")]
     seen: set[str] = set()
     for entry in entries:
         path = entry.orig_filename

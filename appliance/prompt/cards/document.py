@@ -21,11 +21,13 @@ NAME_CHARS_MAX = 128
 TEXT_CHARS_MAX = 256 * 1024
 GREETINGS_MAX = 64
 TAGS_MAX = 256
+SHOWN_NUMBER_MAX = 10**15
 UNNAMED = "Unnamed"
 
 V1_FIELDS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
 _V1_MARKS = V1_FIELDS[1:]
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
+_UNSHOWN = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_document(
@@ -97,11 +99,11 @@ def _newer(given: Any, version: Version) -> list[str]:
     """V3: a version is compared as a number, and a newer one is read with a warning."""
     try:
         number = float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return [f"spec_version: it is no number; the card is read as {version.value}.0"]
     if number > float(version.value):
         return [
-            f"spec_version: the card is of a newer version ({given}) than is known here "
+            f"spec_version: the card is of a newer version ({str(given)[:20]}) than is known here "
             f"({version.value}.0); what is new in it is kept, and not used"
         ]
     return []
@@ -159,7 +161,7 @@ class _Fields:
         """A text for the reader alone; a number is taken as its text, all else is a warning."""
         value = self._root.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)
+            value = str(value) if abs(value) < SHOWN_NUMBER_MAX else value
         if value is None:
             return ""
         try:
@@ -178,7 +180,7 @@ class _Fields:
             self.warnings.append(
                 f"{self.at(name)}: expected at most {TAGS_MAX} texts; all are kept, not all shown"
             )
-        return tuple(text for text in texts[:TAGS_MAX] if "\x00" not in text)
+        return tuple(text for text in texts[:TAGS_MAX] if _UNSHOWN.search(text) is None)
 
 
 def _checked(value: Any, path: str, chars_max: int) -> str:

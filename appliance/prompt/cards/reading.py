@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -86,6 +85,6 @@ def _content(uri: str, files: Mapping[str, bytes]) -> bytes | None:
     if uri.startswith("data:image/") and ";base64," in uri[:64]:
         try:
             return base64.b64decode(uri.partition(";base64,")[2], validate=True)
-        except binascii.Error:
+        except ValueError:
             return None
     return None

@@ -56,14 +56,14 @@ def activated(
     before: Before,
     *,
     seed: bytes,
-    tokens_of: Callable[[str], int],
+    tokens_of: Callable[[LoreEntry], int],
     tokens_max: int,
 ) -> tuple[LoreEntry, ...]:
     """The entries to be written before the newest message, in their order.
 
     `recent[0]` is what was found in the newest message, book by book, `recent[1]` in the one before it,
-    and so on. `seed` is the conversation's, for entries with a probability; `tokens_of` measures a
-    content, all together are at most `tokens_max`.
+    and so on. `seed` is the conversation's, for entries with a probability; `tokens_of` measures an
+    entry as it is written, all together are at most `tokens_max`.
     """
     kept: list[tuple[int, int, LoreEntry]] = []
     for number, book in enumerate(books):
@@ -156,10 +156,10 @@ class _Turn:
 
 
 def _within(
-    called: list[tuple[int, int, LoreEntry]], budget: int, tokens_of: Callable[[str], int]
+    called: list[tuple[int, int, LoreEntry]], budget: int, tokens_of: Callable[[LoreEntry], int]
 ) -> list[tuple[int, int, LoreEntry]]:
     """Without what alone is over the budget, and without the least important until the rest fits."""
-    sizes = [(tokens_of(item[2].content), item) for item in called]
+    sizes = [(tokens_of(item[2]), item) for item in called]
     kept = [(size, item) for size, item in sizes if size <= budget]
     total = sum(size for size, _ in kept)
     kept.sort(key=lambda pair: _rank(pair[1][2]), reverse=True)

@@ -17,6 +17,9 @@ from appliance.prompt.templates.yaml_text import Field, plain
 HISTORY = "history"
 """The conversation's messages: no input, but the zone of that name."""
 
+PRIVATE = frozenset({"user", "persona", "note"})
+"""Inputs that every conversation gives of its own user: never public in the cache."""
+
 _FRONT = ("name", "description", "inputs")
 _INPUT = ("type", "scope", "description", "default", "sample")
 
@@ -114,6 +117,10 @@ def _input(name: str, declared: Field) -> Input:
     scope = fields["scope"].text() if "scope" in fields else "conversation"
     if scope.upper() not in Scope.__members__:
         raise fields["scope"].fault(f"{scope!r} is none of character, conversation, turn")
+    if name in PRIVATE and Scope[scope.upper()] is Scope.CHARACTER:
+        raise fields["scope"].fault(
+            f"`{name}` is what a user has set: its scope is conversation or turn, never character"
+        )
     made = Input(
         name=name,
         type=type_,

@@ -55,9 +55,6 @@ FROM appliance.prompt_labels
 WHERE label = $1::text
 ORDER BY name;
 
--- name: newest_move
-SELECT coalesce(max(move_id), 0) FROM appliance.prompt_moves;
-
 -- name: move_label
 -- $1 name, $2 label, $3 to, $4 from or null where the label is to be made, $5 protected or null to leave
 -- it, $6 author, $7 message, $8 whether a protected label may move. Nothing happens when the label is not

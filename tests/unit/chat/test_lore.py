@@ -39,10 +39,11 @@ BOOK = {
     "entries": [
         {"name": "Dragons", "keys": ["dragon"], "content": "Dragons sleep under the hill."},
         {"name": "Elves", "keys": ["elf"], "content": "Elves count the stars."},
+        {"name": "Ow\0ls", "keys": ["owl"], "content": "Owls are awake."},
         {"name": "Rule", "content": "Nobody swims.", "constant": True, "insertion_order": -1},
     ],
 }
-DRAGONS, ELVES, RULE = (str(entry["content"]) for entry in BOOK["entries"])  # type: ignore[index]
+DRAGONS, ELVES, OWLS, RULE = (str(entry["content"]) for entry in BOOK["entries"])  # type: ignore[index]
 
 
 @pytest.fixture
@@ -92,6 +93,16 @@ async def test_lore_stands_before_the_message_that_called_it_up_from_then_on(
     assert f"{ELVES}<|im_end|>\n<|im_start|>user\nAn elf, a dragon" in texts[3]
     for before, after in pairwise(texts):
         assert after.startswith(before)
+
+
+async def test_a_name_that_cannot_be_stored_loses_no_turn(
+    turns: Turns, conversations: Conversations, directory: Path
+) -> None:
+    opened = (await conversations.open(tenant=TENANT)).conversation_id
+    _, _, done = await read(send(turns, opened, "An owl?", params=SHORT))
+    assert done.message is not None
+    text = await prompt_text(turns, directory, opened, done.message.message_id)
+    assert OWLS in text
 
 
 async def test_a_turn_with_lore_reads_and_sends_only_what_is_new(

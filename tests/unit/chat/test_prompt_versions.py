@@ -29,7 +29,8 @@ from appliance.prompt.characters import Characters
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
-from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.prompt_records import Label
+from appliance.store.prompt_registry import QUERIES, PromptRegistry
 from appliance.tokens import pack, unpack
 from tests.characters import bundle_of, characters_of
 from tests.scripted_engine import ScriptedEngine
@@ -224,20 +225,20 @@ async def test_while_the_database_is_away_the_last_snapshot_serves_on_and_is_ren
     await put(catalog, OLD)
     await catalog.reload()
     version = catalog.current.get(None).version
-    asked, newest = asyncio.Event(), catalog.registry.newest_move
+    asked, newest = asyncio.Event(), catalog.registry.labelled
 
-    async def refused() -> int:
+    async def refused(label: str) -> tuple[Label, ...]:
         asked.set()
         raise StorageUnavailable("the database does not answer")
 
-    monkeypatch.setattr(catalog.registry, "newest_move", refused)
+    monkeypatch.setattr(catalog.registry, "labelled", refused)
     watching = asyncio.create_task(catalog.watch())
     await asyncio.wait_for(asked.wait(), 5)
     await put(catalog, NEW)
     await asyncio.sleep(0.1)
     assert catalog.current.get(None).version == version
     assert not watching.done()
-    monkeypatch.setattr(catalog.registry, "newest_move", newest)
+    monkeypatch.setattr(catalog.registry, "labelled", newest)
     async with asyncio.timeout(5):
         while catalog.current.get(None).version != NEW.version:
             await asyncio.sleep(0.01)
@@ -301,3 +302,25 @@ def test_a_snapshot_has_one_version_of_each_character() -> None:
 def test_common_tokens_are_those_before_the_first_that_differs(a: list[int], b: list[int]) -> None:
     same = [x == y for x, y in zip(a, b, strict=False)]
     assert common_tokens(pack(a), pack(b)) == [*same, False].index(False)
+
+
+async def test_a_move_that_is_stored_after_a_later_one_is_seen(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of moves are not the order in which they are stored."""
+    monkeypatch.setattr(catalog_module, "POLL_S", 0.02)
+    catalog = Catalog(PromptRegistry(pool))
+    await put(catalog, OLD)
+    await put(catalog, NEW, "canary")
+    await catalog.reload()
+    watching = asyncio.create_task(catalog.watch())
+    async with pool.acquire() as connection, connection.transaction():
+        move = ("assistant", "production", NEW.version, OLD.version, None, "ana", "why", True)
+        assert await connection.fetchrow(QUERIES["move_label"], *move) is not None
+        await put(catalog, OLD, "canary")
+        await asyncio.sleep(0.1)
+        assert catalog.current.get(None).version == OLD.version
+    async with asyncio.timeout(5):
+        while catalog.current.get(None).version != NEW.version:
+            await asyncio.sleep(0.01)
+    watching.cancel()

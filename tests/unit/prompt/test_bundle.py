@@ -92,7 +92,19 @@ def test_a_bundle_is_a_value_that_nobody_can_change() -> None:
         ("m", {"p" * 201: b""}, "longer than 200 bytes"),
         *(
             ("m", {path: b""}, "is no path of a file")
-            for path in ("", "/etc/x", "../x", "a//b", "a/./b", "a\\b", "C:x", "a\nb", "\udc80")
+            for path in (
+                "",
+                ".git/config",
+                "a/.x",
+                "/etc/x",
+                "../x",
+                "a//b",
+                "a/./b",
+                "a\\b",
+                "C:x",
+                "a\nb",
+                "\udc80",
+            )
         ),
     ],
 )

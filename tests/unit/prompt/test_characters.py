@@ -38,6 +38,8 @@ def test_the_shipped_characters_load_and_one_is_the_default() -> None:
         ("id: bad\nname: Bad\nsystem: [1]\n", "$.system"),
         ("id: bad\nname: Bad\nsistem: x\n", "sistem"),
         ("id: bad\n", "name"),
+        ('id: bad\nname: "\\ud83d"\n', "name: holds U+0000 or half of a character"),
+        ('id: bad\nname: B\nsuggestions: ["a\\0"]\n', "suggestions: holds U+0000"),
         ("id: Bad id\nname: x\n", "id: 'Bad id'"),
         ("id: bad\nname: '  '\n", "name: is empty"),
         ("id: assistant\nname: x\n", "already a character"),

@@ -210,6 +210,10 @@ def test_an_include_cannot_leave_the_folder_or_include_itself(tmp_path: Path, na
         (FRONT.replace("sample", "simple") + HISTORY, "no key 'simple'"),
         (FRONT.replace("{sample: hi}", "{type: date}") + HISTORY, "'date' is none of"),
         (FRONT.replace("{sample: hi}", "{scope: user}") + HISTORY, "'user' is none of"),
+        (
+            "name: x\ninputs: {persona: {scope: character}}\n---\n" + HISTORY,
+            "its scope is conversation or turn, never character",
+        ),
         (FRONT.replace("message", "history") + HISTORY, "cannot be a variable's name"),
         (FRONT.replace("message", "roll") + HISTORY, "cannot be a variable's name"),
         (

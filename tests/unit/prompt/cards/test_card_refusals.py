@@ -82,7 +82,18 @@ def lying_zip() -> bytes:
     return bytes(data)
 
 
-PATHS = ["../card.json", "/etc/passwd", "a/../../b", "C:\\x", "a\\b", "a//b", "a/./b", "a\x07b"]
+PATHS = [
+    ".git/config",
+    "a/.x",
+    "../card.json",
+    "/etc/passwd",
+    "a/../../b",
+    "C:\\x",
+    "a\\b",
+    "a//b",
+    "a/./b",
+    "a\x07b",
+]
 DEEP = b'{"name": "x", "first_mes": "", "deep": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 TWO_NAMES = b'{"spec": "chara_card_v2", "data": {"name": "A", "first_mes": "", "name": "B"}}'
 
@@ -181,6 +192,16 @@ def test_files_that_unpack_to_too_much_together_are_refused() -> None:
     assert len(read_card(charx(v3(), few)).files) == 6
     with pytest.raises(InvalidCard, match="charx: it unpacks to more than 16777216 bytes"):
         read_card(charx(v3(), files))
+
+
+def test_what_cannot_be_shown_is_kept_and_not_shown() -> None:
+    fields = {"tags": ["\ud83d", "a\x00", "fine"], "creator": 10**400, "character_version": 2}
+    document = v3(**fields) | {"spec_version": 10**400}
+    card = read_card(json.dumps(document).encode())
+    assert (card.tags, card.creator, card.character_version) == (("fine",), "", "2")
+    assert any("creator" in warning for warning in card.warnings)
+    assert any("spec_version" in warning for warning in card.warnings)
+    assert all(len(warning) < 300 for warning in card.warnings)
 
 
 def test_what_follows_the_end_of_an_image_is_left_out_with_a_warning() -> None:

@@ -33,7 +33,7 @@ def names(
         [[compiled.found(text)] for text in recent],
         before or Before(),
         seed=seed,
-        tokens_of=len,
+        tokens_of=lambda entry: len(entry.content),
         tokens_max=tokens_max,
     )
     return [entry.name for entry in called]

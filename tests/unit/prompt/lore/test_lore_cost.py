@@ -75,7 +75,7 @@ class Chat:
             self.found[:4],
             Before(active=active, replies=replies),
             seed=b"chat",
-            tokens_of=len,
+            tokens_of=lambda entry: len(entry.content),
             tokens_max=100_000,
         )
         return [FrozenText(name=e.name, text=e.content, entry=e.digest) for e in called]
