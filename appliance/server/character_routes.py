@@ -18,6 +18,7 @@ from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.reading import CARD_BYTES_MAX, read_card
 from appliance.prompt.cards.writing import FileKind, write_card
 from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.lore.lint import lore_findings
 from appliance.server.body import read_file
 from appliance.server.character_answers import character_fields
 from appliance.server.services import SERVICES
@@ -73,7 +74,10 @@ async def import_card(request: web.Request) -> web.Response:
         "character": character_fields(imported.version),
         "version": imported.version.version,
         "created": imported.is_new,
-        "warnings": card.warnings,
+        "warnings": [
+            *card.warnings,
+            *(found.sentence for found in lore_findings(imported.version.lore, "character_book")),
+        ],
     }
     return _json(body, status=201 if imported.is_new else 200)
 

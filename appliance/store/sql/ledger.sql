@@ -221,7 +221,7 @@ RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prom
           created_at, updated_at;
 
 -- name: left_prompt_versions
-SELECT coalesce(left_prompt_versions, '{}'::text[]) AS versions
+SELECT coalesce(left_prompt_versions, ARRAY[]::text[]) AS versions
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 

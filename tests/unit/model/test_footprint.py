@@ -36,7 +36,7 @@ def test_a_chat_takes_what_its_pages_take(tmp_path: Path) -> None:
         assert form.token_bytes * 16 == cache.page_content_bytes
         assert form.chat_bytes == form.token_bytes * 9000
         assert form.chats == {"memory": 10_000_000 // form.chat_bytes, "disk": 0}
-    assert [form.token_bytes for form in sizes.own] == [512, 256, 160]
+    assert [form.token_bytes for form in sizes.own] == [512, 256, 256, 160]
 
 
 def test_a_chat_is_no_longer_than_the_model_can_look_at(tmp_path: Path) -> None:

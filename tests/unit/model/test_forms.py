@@ -83,6 +83,6 @@ def test_products_on_a_gpu_have_the_right_shape_and_type(dtype: WeightDtype, tok
 
 
 def test_keys_and_values_are_by_default_what_each_device_is_fast_with() -> None:
-    assert kv_type("auto", on_gpu=False) == torch.float32
+    assert kv_type("auto", on_gpu=False) == torch.float16
     assert kv_type("auto", on_gpu=True) == torch.bfloat16
     assert kv_type("int8", on_gpu=True) == torch.int8
