@@ -118,6 +118,14 @@ BAD = (
 """(file, query, code of the refusal, what it says)."""
 
 
+async def test_an_import_says_which_lore_will_never_match(box: Door) -> None:
+    entry = {"keys": ["/(?<=x)y/"], "use_regex": True, "content": "Y.", "name": "deep"}
+    book = {"entries": [entry | {"enabled": True, "insertion_order": 0, "extensions": {}}]}
+    status, told = await bring(box, encoded(v3(name="Sage", character_book=book)))
+    assert status == 201
+    assert any("entry 'deep' never matches" in warning for warning in told["warnings"])
+
+
 async def test_a_refused_card_imports_nothing(box: Door) -> None:
     before = await listed(box)
     for data, query, code, said in BAD:
