@@ -81,7 +81,7 @@ async def test_a_compressed_bomb_costs_no_more_than_the_limit() -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "body"),
-    [("br", b"{}"), ("gzip", b"not gzip"), ("gzip", gzip.compress(b"{}")[:-4])],
+    [("br", b"{}"), ("gzip", b"not gzip"), ("gzip", gzip.compress(b"{}", mtime=0)[:-4])],
 )
 async def test_other_and_broken_encodings_are_refused(
     door: Door, encoding: str, body: bytes
