@@ -94,6 +94,19 @@ class Catalog:
         async with self._reloading:
             return await self._take(await self.registry.labelled(PRODUCTION))
 
+    async def _renew(self) -> bool:
+        """Whether any label had moved, and then a new snapshot was taken.
+
+        The labels themselves are compared: a number of the newest move says nothing of one that began
+        before it and was stored after.
+        """
+        async with self._reloading:
+            labels = await self.registry.labelled(PRODUCTION)
+            if labels == self._seen:
+                return False
+            await self._take(labels)
+            return True
+
     async def _take(self, labels: tuple[Label, ...]) -> Characters:
         before = {} if self._current is None else self._current.by_id
         taken = []
@@ -115,10 +128,7 @@ class Catalog:
             await asyncio.sleep(pause_s)
             pause_s = POLL_S
             try:
-                # The labels themselves: a number of the newest move says nothing of one that began
-                # before it and was stored after.
-                if await self.registry.labelled(PRODUCTION) != self._seen:
-                    await self.reload()
+                if await self._renew():
                     log.info("prompts_reloaded", extra={"characters": len(self.current.by_id)})
             except (StorageUnavailable, *DatabaseFailure) as error:
                 # Also a schema that is being restored: the snapshot serves on, whatever is wrong there.

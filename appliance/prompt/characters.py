@@ -6,7 +6,6 @@ a template itself. Never: a user's text, or where bundles are kept.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.charx import CARD_FILE
 from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of, summary
+from appliance.prompt.contents import UNSTORABLE
 from appliance.prompt.lore.books import Lore, Placement
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
@@ -34,7 +34,6 @@ from appliance.prompt.templates.template import Template
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({"user": "", "persona": "", "note": ""})
 """What a conversation gives a template where its user has set nothing."""
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
 LOREBOOK_FILE = "lorebook.json"
@@ -241,7 +240,7 @@ def read_character(source: bytes, here: str) -> Character:
     if not character.name.strip():
         raise InvalidBundle(f"{here}: name: is empty")
     for name, value in msgspec.structs.asdict(character).items():
-        if any(_UNSTORABLE.search(text) for text in ([value] if isinstance(value, str) else value)):
+        if any(UNSTORABLE.search(text) for text in ([value] if isinstance(value, str) else value)):
             raise InvalidBundle(f"{here}: {name}: holds U+0000 or half of a character")
     return character
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from appliance.errors import Conflict, InvalidRequest, NotFound
-from appliance.store.pool import Connection, Pool, acquired
+from appliance.store.pool import Connection, Pool, retried
 from appliance.store.queries import load_queries
 from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
@@ -27,7 +27,6 @@ from appliance.store.records import (
     StoredTurn,
     stored_turn,
 )
-from appliance.store.retry import retrying
 from appliance.store.rows import (
     append_arguments,
     appended_turn,
@@ -271,11 +270,7 @@ class Ledger:
     async def _retrying(
         self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
     ) -> T:
-        async def once() -> T:
-            async with acquired(self._pool) as connection:
-                return await operation(connection)
-
-        return await retrying(once, budget_s=budget_s, jitter=self._jitter)
+        return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
 
 
 async def _get(connection: Connection, tenant: str, conversation_id: UUID) -> Conversation:

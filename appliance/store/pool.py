@@ -5,15 +5,19 @@ Owns the pool. Never: holds a connection while a model generates, or waits witho
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from appliance.config import DatabaseConfig
 from appliance.errors import ConfigError
+from appliance.store.retry import retrying
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     # Generic in the type stubs only.
@@ -63,6 +67,22 @@ async def acquired(pool: Pool) -> AsyncIterator[Connection]:
     """One connection for a moment; raises TimeoutError when none is free in time."""
     async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
         yield connection  # type: ignore[misc]  # the stubs speak of a proxy with the same methods
+
+
+async def retried(
+    pool: Pool,
+    operation: Callable[[Connection], Awaitable[T]],
+    *,
+    budget_s: float,
+    jitter: random.Random,
+) -> T:
+    """What `operation` gives on one connection, another one at each try; see `retrying`."""
+
+    async def once() -> T:
+        async with acquired(pool) as connection:
+            return await operation(connection)
+
+    return await retrying(once, budget_s=budget_s, jitter=jitter)
 
 
 def _check_url(url: str) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import asyncpg
 
 from appliance.errors import Conflict, InvalidRequest, LabelProtected, NotFound
-from appliance.store.pool import Connection, Pool, acquired
+from appliance.store.pool import Connection, Pool, retried
 from appliance.store.prompt_records import (
     PREFIX_CHARACTERS_MIN,
     Label,
@@ -31,7 +31,6 @@ from appliance.store.prompt_records import (
 )
 from appliance.store.queries import load_queries
 from appliance.store.records import Conversation
-from appliance.store.retry import retrying
 from appliance.store.rows import read_conversation
 
 T = TypeVar("T")
@@ -210,11 +209,7 @@ class PromptRegistry:
     async def _retrying(
         self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
     ) -> T:
-        async def once() -> T:
-            async with acquired(self._pool) as connection:
-                return await operation(connection)
-
-        return await retrying(once, budget_s=budget_s, jitter=self._jitter)
+        return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
 
 
 def _refuse(

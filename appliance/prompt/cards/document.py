@@ -15,6 +15,7 @@ from typing import Any
 from appliance.errors import InvalidCard, InvalidRequest
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.json_document import parse_document
+from appliance.prompt.contents import UNSTORABLE
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 
 NAME_CHARS_MAX = 128
@@ -27,7 +28,6 @@ UNNAMED = "Unnamed"
 V1_FIELDS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
 _V1_MARKS = V1_FIELDS[1:]
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
-_UNSHOWN = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_document(
@@ -180,7 +180,7 @@ class _Fields:
             self.warnings.append(
                 f"{self.at(name)}: expected at most {TAGS_MAX} texts; all are kept, not all shown"
             )
-        return tuple(text for text in texts[:TAGS_MAX] if _UNSHOWN.search(text) is None)
+        return tuple(text for text in texts[:TAGS_MAX] if UNSTORABLE.search(text) is None)
 
 
 def _checked(value: Any, path: str, chars_max: int) -> str:

@@ -9,26 +9,15 @@ from appliance.prompt.templates.template import Template
 
 DEFAULT_TEMPLATE = "default"
 
-_DEFAULT = """\
-name: default
-description: The character's system text, who the user is, then the conversation.
-inputs:
-  character:
-    type: map
-    scope: character
-    sample:
-      {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.,
-       post_history: ""}
+_GIVEN = """\
   user: {description: What the user is called., default: "", sample: Tom}
   persona: {description: Who the user is., default: "", sample: A sailor.}
   note: {description: An author's note., default: "", sample: ""}
 ---
-# Without a system text the model keeps its own.
-- name: system
-  zone: character
-  role: system
-  if: character.system
-  content: "{{ character.system }}"
+"""
+"""The inputs that every conversation gives, after a template's own."""
+
+_AROUND = """\
 - name: user
   zone: persona
   role: system
@@ -52,8 +41,34 @@ inputs:
   if: character.post_history
   content: "{{ character.post_history }}"
 """
+"""Who the user is, the conversation, and what is said after it: the end of both templates."""
 
-_CARD = """\
+_DEFAULT = (
+    """\
+name: default
+description: The character's system text, who the user is, then the conversation.
+inputs:
+  character:
+    type: map
+    scope: character
+    sample:
+      {id: mara, name: Mara, description: Keeper of a lighthouse., system: You are Mara.,
+       post_history: ""}
+"""
+    + _GIVEN
+    + """\
+# Without a system text the model keeps its own.
+- name: system
+  zone: character
+  role: system
+  if: character.system
+  content: "{{ character.system }}"
+"""
+    + _AROUND
+)
+
+_CARD = (
+    """\
 name: card
 description: The system text of a character card, its example dialogues one by one, the conversation.
 inputs:
@@ -63,10 +78,9 @@ inputs:
     sample:
       {id: mara, name: Mara, description: "", system: You are Mara., post_history: "",
        examples: ["User: Hello?"]}
-  user: {description: What the user is called., default: "", sample: Tom}
-  persona: {description: Who the user is., default: "", sample: A sailor.}
-  note: {description: An author's note., default: "", sample: ""}
----
+"""
+    + _GIVEN
+    + """\
 - name: system
   zone: character
   role: system
@@ -78,29 +92,9 @@ inputs:
   for_each: dialogue in character.examples
   truncation_priority: 1
   content: "An example of how {{ character.name }} talks:\\n{{ dialogue }}"
-- name: user
-  zone: persona
-  role: system
-  if: user
-  content: "The user's name is {{ user }}."
-- name: persona
-  zone: persona
-  role: system
-  if: persona
-  content: "{{ persona }}"
-- name: history
-  zone: history
-- name: author's note
-  zone: volatile
-  role: system
-  if: note
-  content: "{{ note }}"
-- name: post-history instructions
-  zone: volatile
-  role: system
-  if: character.post_history
-  content: "{{ character.post_history }}"
 """
+    + _AROUND
+)
 
 
 @cache
