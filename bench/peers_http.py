@@ -104,7 +104,7 @@ async def _loads(url: str, recipe: ServerRecipe, options: argparse.Namespace) ->
             f"  one stream: {await client.decode_rate(options.decode_tokens):.1f} tokens/s",
             flush=True,
         )
-        for history in (0, options.history):
+        for history in dict.fromkeys((0, options.history)):
             shape = LoadShape(
                 chats=options.chats,
                 at_once=options.at_once,
@@ -143,7 +143,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=defaults.turns)
     parser.add_argument("--new-tokens", type=int, default=defaults.new_tokens)
     parser.add_argument("--decode-tokens", type=int, default=128, help="of the one stream")
-    parser.add_argument("--history", type=int, default=HISTORY)
+    parser.add_argument(
+        "--history", type=int, default=HISTORY, help="messages of the second load; 0: none"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.servers.split(",") if name not in RECIPES]
     if unknown:
