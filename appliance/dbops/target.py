@@ -7,7 +7,6 @@ needs a transaction ID, so that a session comes up in a database that has run ou
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from appliance.dbops.cluster import PORT, SUPERUSER
+from appliance.dbops.folder import opened
+from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.errors import ConfigError, DatabaseError, NotRunning
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class Target:
         try:
             with self._address() as address:
                 return await asyncpg.connect(
-                    **address,
-                    **({} if database is None else {"database": database}),
+                    **(address if database is None else {**address, "database": database}),
                     timeout=CONNECT_TIMEOUT_S,
                     command_timeout=_command_timeout_s(statement_timeout_ms),
                     server_settings={
@@ -103,20 +102,11 @@ class Target:
             yield {"dsn": self.url}
             return
         assert self.directory is not None
-        try:
-            folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError as error:
-            raise DatabaseError(f"{self.directory} does not exist: there is no database") from error
-        try:
-            # However long the folder's path is, this one fits into a socket's address.
-            yield {
-                "host": f"/proc/self/fd/{folder}",
-                "port": PORT,
-                "user": SUPERUSER,
-                "database": SUPERUSER,
-            }
-        finally:
-            os.close(folder)
+        if not self.directory.is_dir():
+            raise DatabaseError(f"{self.directory} does not exist: there is no database")
+        # However long the folder's path is, this one fits into a socket's address.
+        with opened(self.directory) as here:
+            yield {"host": here.path, "port": PORT, "user": SUPERUSER, "database": SUPERUSER}
 
     def _refused(self, error: asyncpg.PostgresError, database: str | None) -> Exception:
         code = error.sqlstate or ""
