@@ -40,7 +40,7 @@ class Stage(IntEnum):
 
     OK = 0
     LAGGING = 1
-    """Older than autovacuum should ever let it become: it does not keep up, or something holds it back."""
+    """Older than autovacuum should let it become: it does not keep up, or something holds it back."""
     FAILSAFE = 2
     """Vacuum gives up everything but freezing (`vacuum_failsafe_age`)."""
     WARN = 3
@@ -50,8 +50,8 @@ class Stage(IntEnum):
 
 
 LAGGING_FACTOR = 1.2
-"""Tables reach `autovacuum_freeze_max_age` in health too, and are vacuumed then; a fifth later they should
-have been."""
+"""Tables reach `autovacuum_freeze_max_age` in health too, and are vacuumed then; a fifth later they
+should have been."""
 
 
 def stage_of_age(age: int, *, freeze_age_max: int, failsafe_age: int) -> Stage:
