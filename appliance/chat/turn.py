@@ -254,6 +254,7 @@ class Turns:
             title=plan.title,
             anchor_id=plan.anchor_id,
             prompt_version=plan.prompt_version,
+            scene_digest=plan.scene.digest,
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
