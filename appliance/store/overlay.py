@@ -94,9 +94,9 @@ class Held:
         self._last = turn
         stored = appended_turn(entry.turn, entry.at)
         self.turns[turn.parent_id, turn.turn_key] = replace(stored, replayed=True)
-        for message in (stored.user, stored.assistant):
-            if message is not None:
-                self.messages[message.message_id] = message
+        for said in (stored.user, stored.assistant):
+            if said is not None:
+                self.messages[said.message_id] = said
         return stored
 
     def remove_first(self, number: int) -> None:
