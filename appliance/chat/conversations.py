@@ -15,7 +15,7 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.ledger import Ledger
 from appliance.store.records import (
     Conversation,
@@ -71,7 +71,7 @@ class Conversations:
             character=chosen.character.id,
             scene=scene or Scene(),
         )
-        frozen = Frozen(seed=opened.conversation_id.bytes, started=opened.created_at)
+        frozen = Beginning(seed=opened.conversation_id.bytes, started=opened.created_at)
         chars = 0 if chosen.card is None else len(chosen.card.text)
         user = user_of(opened.scene)
         greetings = await off_loop(chars, lambda: chosen.greetings(frozen, user=user))
