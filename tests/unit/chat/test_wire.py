@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -67,7 +67,7 @@ async def test_a_warm_turn_of_a_long_conversation_moves_its_own_text_and_under_4
     conversations: Conversations,
     client: EngineClient,
     directory: Path,
-    record_property: pytest.RecordProperty,
+    record_property: Callable[[str, object], None],
 ) -> None:
     conversation_id = await long_conversation(ledger, conversations)
     turns = turns_of(ledger, client, directory)
