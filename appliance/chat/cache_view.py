@@ -6,16 +6,17 @@ messages and text. Never: decides what stays cached.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from appliance.chat.cache_explanation import CacheExplanation, LeftPath, Part, explanation
 from appliance.chat.history import foreign
 from appliance.chat.plan import Planner, conversation_key
+from appliance.chat.prompt_starts import prompt_starts
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
-from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
-from appliance.prompt.namespace import PUBLIC, tenant_namespace
+from appliance.prompt.namespace import tenant_namespace
 from appliance.store.records import Message
 from appliance.tokens import TokenIds, count, tail
 from appliance.wire.engines import Engines
@@ -39,6 +40,8 @@ from appliance.wire.frames import (
 )
 
 QUESTION_TIMEOUT_S = 30.0
+PATHS_BYTES_MAX = 16 * 1024 * 1024
+"""Token ids in one question."""
 
 
 class CacheView:
@@ -96,18 +99,15 @@ class CacheView:
     async def purge(self, *, tenant: str, conversation_id: UUID) -> int:
         """Drop every private page of the conversation, of all its branches and cuts, in all tiers.
 
-        What another conversation of the tenant begins with in the same way goes along.
+        What another conversation of the tenant begins with in the same way goes along. Where it cannot be
+        said how all of its prompts began, every private page of the tenant is dropped.
         """
-        starts = await self._planner.window_starts(tenant=tenant, conversation_id=conversation_id)
-        paths = [
-            PathFrom(
-                token_ids=prompt.token_ids,
-                stretches=list(prompt.stretches),
-                from_token=first_private(prompt),
-            )
-            for prompt in starts
-        ]
-        return await self._dropped(PurgePaths(paths=paths))
+        planner = self._planner
+        conversation = await planner.ledger.get(tenant, conversation_id)
+        paths = await prompt_starts(planner.ledger, planner.catalog, self._model, conversation)
+        if paths is None:
+            return await self.purge_tenant(tenant)
+        return sum([await self._dropped(PurgePaths(paths=some)) for some in _in_frames(paths)])
 
     async def purge_tenant(self, tenant: str) -> int:
         """Drop every private page of a tenant, in all tiers."""
@@ -212,20 +212,15 @@ def _accepted(answer: AdminAnswer) -> AdminAnswer:
     return answer
 
 
-def first_private(prompt: Prompt) -> int:
-    """The position of the first token that only the tenant may share, of its text and not of the
-    format's text in front."""
-    public = 0
-    for namespace, tokens in prompt.stretches:
-        if namespace != PUBLIC:
-            break
-        public += tokens
-    # The first private text may be a persona or lore, before what the user said. Where its own tokens are
-    # not known apart, as of a part of a template, it goes from its part's first token on.
-    private = (at for at, said in enumerate(prompt.messages) if said.namespace != PUBLIC)
-    own, at = public, next(private, None)
-    if at is not None:
-        own = sum(prompt.part_tokens[:at])
-        if (ids := prompt.messages[at].token_ids) is not None:
-            own = sum(prompt.part_tokens[: at + 1]) - count(ids)
-    return max(public, min(own, prompt.tokens - 1))
+def _in_frames(paths: Sequence[PathFrom]) -> Iterator[list[PathFrom]]:
+    """The paths in the order given, as many together as go into one frame."""
+    some: list[PathFrom] = []
+    size = 0
+    for path in paths:
+        size += len(path.token_ids)
+        if some and size > PATHS_BYTES_MAX:
+            yield some
+            some, size = [], len(path.token_ids)
+        some.append(path)
+    if some:
+        yield some

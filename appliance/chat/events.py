@@ -30,6 +30,7 @@ class TurnStarted:
     regenerated. `messages_dropped` messages of the history did not fit into the context.
     `prompt_version` is the version of the character that the prompt was made with, None for a stateless
     completion; of a turn that was stored before, what its conversation holds now.
+    `speaker` is the member of a group who replies.
     """
 
     turn_id: UUID
@@ -39,6 +40,7 @@ class TurnStarted:
     prefix_hit_tokens: int
     messages_dropped: int
     prompt_version: str | None = None
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

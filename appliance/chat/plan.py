@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from itertools import product
 from uuid import UUID
 
 from appliance.chat.catalog import Catalog
@@ -24,17 +23,26 @@ from appliance.chat.history import (
     spoken,
     title_of,
 )
-from appliance.chat.lore import Lorekeeper, Recall, recalled
+from appliance.chat.lore import Recall
 from appliance.chat.lore_placement import Placed
+from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import check_message, context_tokens, off_loop
-from appliance.chat.scene import macros_of, rendered_for, shared_greetings
+from appliance.chat.scene import (
+    greeting_index,
+    macros_of,
+    rendered_for,
+    shared_greetings,
+    user_of,
+)
+from appliance.chat.speakers import Cast, last_speaker, led, speaker_for, staged
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan
 from appliance.errors import InvalidRequest, NotFound
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
-from appliance.prompt.fit import Fitted, fit, fronts
+from appliance.prompt.fit import Fitted, fit
+from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Placement
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -90,6 +98,7 @@ class Planner:
         text: str,
         parent: UUID | Place | None,
         turn_key: UUID | None,
+        speaker: str | None = None,
     ) -> Plan | StoredTurn:
         """The plan of a new message, or the turn that is already stored under its key."""
         check_message(text, self.limits)
@@ -101,7 +110,8 @@ class Planner:
         known = self.tips.get((tenant, conversation_id), parent_id) if at_head else None
         if known is not None and not known.is_of(conversation):
             known = None  # its front is that of another version or persona
-        path = () if known is not None else await self._path(conversation, parent_id)
+        cast = await self.catalog.cast(conversation)
+        path = () if known is not None else await self._path(conversation, cast, parent_id)
         if turn_key is not None:
             places = [parent_id]
             if isinstance(parent, Place) and known is not None:
@@ -112,16 +122,22 @@ class Planner:
                 stored = await self.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
                     return replace(stored, prompt_version=conversation.prompt_version)
-        keeper = await self._keeper(conversation)
-        recall = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
+        before = last_speaker(path) if known is None else known.speaker
+        speaker = speaker_for(cast, text, asked=speaker, before=before)
+        keeper = await self._keeper(conversation, cast, path)
+        recall = keeper.recalled(path) if known is None else known.recall
         user, recall = await self._heard(conversation, keeper, recall, text)
-        fitted = None if known is None else self._continued(conversation, known, user)
+        said = led(user, cast, name=user_of(conversation.scene), speaker=speaker)
+        fitted = None
+        # What stands behind the newest message is no part of a prompt that goes on.
+        if known is not None and not (isinstance(cast, Group) and cast.says_last(speaker)):
+            fitted = self._continued(conversation, known, said)
         node = None if fitted is None or known is None else known.node
         front, kept = None, 0 if known is None else known.dropped
         if fitted is None:
             if known is not None:
-                path = await self._path(conversation, parent_id)
-            asked = await self._asked(conversation, path, user)
+                path = await self._path(conversation, cast, parent_id)
+            asked = await self._asked(conversation, cast, path, said, speaker)
             fitted, front = await self._fitted(asked), asked.record
             kept = self._kept(path, fitted)
             recall = recall.standing(spoken(path)[kept:], user.lore, is_full=kept > 0)
@@ -134,7 +150,7 @@ class Planner:
             user=user,
             assistant_id=self.new_id(),
             fitted=fitted,
-            onward=self._onward(conversation, parent_id, user, node),
+            onward=self._onward(conversation, parent_id, said, speaker, node),
             # A prompt that goes on drops what the one before it dropped.
             anchor_id=anchor_of(path, kept),
             title=None if conversation.title else title_of(text),
@@ -144,6 +160,7 @@ class Planner:
             recall=recall,
             prompt_version=_version(conversation),
             scene=conversation.scene,
+            speaker=speaker,
         )
 
     async def _heard(
@@ -155,7 +172,9 @@ class Planner:
         token_ids = await off_loop(
             len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
         )
-        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
+        # A book's constants are measured too, which for a large one takes as long as a long text.
+        work = len(text) + keeper.lore.standing_chars
+        recall, lore = await off_loop(work, partial(keeper.heard, recall, text))
         user = NewMessage(
             message_id=self.new_id(),
             role="user",
@@ -167,17 +186,24 @@ class Planner:
         return user, recall
 
     async def regenerate(
-        self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
+        self,
+        *,
+        tenant: str,
+        conversation_id: UUID,
+        message_id: UUID | None,
+        speaker: str | None = None,
     ) -> Plan:
-        """The plan of another reply beside a stored one (the head when None)."""
+        """The plan of another reply beside a stored one (the head when None), of the same speaker unless
+        another is named."""
         conversation = await self._conversation(tenant, conversation_id)
         target = message_id or conversation.head_id
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
-        path = await self._path_to_prompt(conversation, target)
-        asked = await self._asked(conversation, path, None)
+        cast = await self.catalog.cast(conversation)
+        path, speaker = await self._path_to_prompt(conversation, cast, target, speaker)
+        asked = await self._asked(conversation, cast, path, None, speaker)
         fitted = await self._fitted(asked)
-        lore, kept = (await self._keeper(conversation)).lore, self._kept(path, fitted)
+        keeper, kept = await self._keeper(conversation, cast, path), self._kept(path, fitted)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -187,15 +213,16 @@ class Planner:
             user=None,
             assistant_id=self.new_id(),
             fitted=fitted,
-            onward=self._onward(conversation, path[-1].message_id, None, None),
+            onward=self._onward(conversation, path[-1].message_id, None, speaker, None),
             anchor_id=anchor_of(path, kept),
             title=None,
             front=asked.record,
             dropped=kept,
-            lore=lore,
-            recall=recalled(spoken(path), lore, kept),
+            lore=keeper.lore,
+            recall=keeper.recalled(path, kept),
             prompt_version=_version(conversation),
             scene=conversation.scene,
+            speaker=speaker,
         )
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
@@ -211,14 +238,17 @@ class Planner:
         """The path to the prompt of a stored reply, that prompt computed again, and what stands around
         the history now. Raises as `prompt_of`."""
         conversation = await self._conversation(tenant, conversation_id)
-        path = await self._path_to_prompt(conversation, message_id)
-        asked = await self._asked(conversation, path, None)
+        cast = await self.catalog.cast(conversation)
+        path, speaker = await self._path_to_prompt(conversation, cast, message_id, None)
+        asked = await self._asked(conversation, cast, path, None, speaker)
         return path, await self._fitted(asked), asked.record
 
     async def fitted(self, conversation: Conversation, path: tuple[Message, ...]) -> Fitted:
         """The prompt that the last message of a path is answered with, as the version that the
         conversation holds makes it."""
-        return await self._fit(conversation, path, None)
+        cast = await self.catalog.cast(conversation)
+        said = staged(path, cast, name=user_of(conversation.scene), speaker=None)
+        return await self._fit(conversation, cast, said, None, None)
 
     async def left_by(
         self, *, tenant: str, conversation_id: UUID
@@ -229,47 +259,30 @@ class Planner:
         InvalidRequest for a conversation without messages.
         """
         conversation = await self._conversation(tenant, conversation_id)
-        path = await self._path(conversation, conversation.head_id)
+        cast = await self.catalog.cast(conversation)
+        path = await self._path(conversation, cast, conversation.head_id)
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
-        asked = path[:-1] if len(path) > 1 and path[-1].role == "assistant" else path
-        return conversation, (await self._fit(conversation, asked, None)).prompt, path
+        is_answered = len(path) > 1 and path[-1].role == "assistant"
+        asked, speaker = (path[:-1], path[-1].speaker) if is_answered else (path, None)
+        fitted = await self._fit(conversation, cast, asked, None, speaker)
+        return conversation, fitted.prompt, path
 
-    async def window_starts(self, *, tenant: str, conversation_id: UUID) -> tuple[Prompt, ...]:
-        """Prompts of which one begins every prompt this conversation can have had: each with the
-        operator's text and one message of a user, which is the last of its parts but the header."""
-        conversation = await self._conversation(tenant, conversation_id)
-        messages = await self.ledger.messages(tenant, conversation_id)
-        by_id = {message.message_id: message for message in messages}
-        paths: list[tuple[Message, ...]] = []
-        for message in messages:
-            if message.role != "user":
-                continue
-            paths.append((message,))
-            greeting = by_id.get(message.parent_id) if message.parent_id is not None else None
-            if greeting is not None and greeting.parent_id is None:
-                paths.append((greeting, message))
-        starts = []
-        left = await self.ledger.left_prompt_versions(tenant, conversation_id)
-        for version, path in product({conversation.prompt_version, *left}, paths):
-            held = replace(conversation, prompt_version=version)
-            asked = await self._asked(held, path, None)
-            # A cut may have taken parts out of the front.
-            for front in fronts(asked.around.front):
-                around = replace(asked.around, front=front)
-                starts.append((await self._fitted(replace(asked, around=around))).prompt)
-        return tuple(starts)
-
-    async def _keeper(self, conversation: Conversation) -> Lorekeeper:
+    async def _keeper(
+        self, conversation: Conversation, cast: Cast, path: tuple[Message, ...]
+    ) -> Lorekeeper:
         """Who decides about the lore of a conversation."""
-        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
+        asks = cast.lore.asks_greeting
         return Lorekeeper(
             namespace=tenant_namespace(conversation.tenant),
-            lore=chosen.lore,
+            lore=cast.lore,
             tokenizer=self.model.tokenizer,
             note=conversation.scene.note,
-            macros=macros_of(conversation, chosen),
+            macros=macros_of(conversation, cast),
             room_tokens=self.window().room,
+            owners=cast.owners if isinstance(cast, Group) else {},
+            greeting=await greeting_index(conversation, cast, path) if asks else None,
+            anchor_id=conversation.anchor_id,
         )
 
     async def _conversation(self, tenant: str, conversation_id: UUID) -> Conversation:
@@ -281,24 +294,36 @@ class Planner:
         chosen = self.catalog.current.get(conversation.character)
         return replace(conversation, prompt_version=chosen.version)
 
-    async def _path(self, conversation: Conversation, leaf_id: UUID | None) -> tuple[Message, ...]:
+    async def _path(
+        self,
+        conversation: Conversation,
+        cast: Cast,
+        leaf_id: UUID | None,
+        speaker: str | None = None,
+    ) -> tuple[Message, ...]:
+        """The path to a message, as prompts have it for a reply of `speaker`."""
         if leaf_id is None:
             return ()
         path = await self.ledger.path(conversation.tenant, conversation.conversation_id, leaf_id)
         if not path:
             raise NotFound(f"no message {leaf_id} in this conversation", param="parent_id")
-        return path
+        return staged(path, cast, name=user_of(conversation.scene), speaker=speaker)
 
     async def _path_to_prompt(
-        self, conversation: Conversation, reply_id: UUID
-    ) -> tuple[Message, ...]:
-        """The path that ends just before a reply; raises InvalidRequest for other messages."""
+        self, conversation: Conversation, cast: Cast, reply_id: UUID, speaker: str | None
+    ) -> tuple[tuple[Message, ...], str | None]:
+        """The path that ends just before a reply, and who speaks: whose the reply is unless another is
+        named. Raises InvalidRequest for other messages."""
         path = await self.ledger.path(conversation.tenant, conversation.conversation_id, reply_id)
         if not path:
             raise NotFound(f"no message {reply_id} in this conversation", param="message_id")
         if path[-1].role != "assistant" or len(path) == 1:
             raise InvalidRequest("this message is not a reply of the model", param="message_id")
-        return path[:-1]
+        *said, reply = path
+        speaker = speaker_for(
+            cast, said[-1].text, asked=speaker, before=last_speaker(said), own=reply.speaker
+        )
+        return staged(said, cast, name=user_of(conversation.scene), speaker=speaker), speaker
 
     def _continued(
         self, conversation: Conversation, known: KnownTurn, user: NewMessage
@@ -317,19 +342,25 @@ class Planner:
         conversation: Conversation,
         leaf_id: UUID | None,
         user: NewMessage | None,
+        speaker: str | None,
         node: Node | None,
     ) -> Onward:
         return Onward(
             conversation=conversation_key(conversation.tenant, conversation.conversation_id),
             node=node,
-            whole=partial(self._whole, conversation, leaf_id, user),
+            whole=partial(self._whole, conversation, leaf_id, user, speaker),
         )
 
     async def _whole(
-        self, conversation: Conversation, leaf_id: UUID | None, user: NewMessage | None
+        self,
+        conversation: Conversation,
+        leaf_id: UUID | None,
+        user: NewMessage | None,
+        speaker: str | None,
     ) -> Prompt:
-        path = await self._path(conversation, leaf_id)
-        return (await self._fit(conversation, path, user)).prompt
+        cast = await self.catalog.cast(conversation)
+        path = await self._path(conversation, cast, leaf_id, speaker)
+        return (await self._fit(conversation, cast, path, user, speaker)).prompt
 
     def window(self) -> Window:
         """The room for prompts; raises EngineUnavailable before the context's size is known."""
@@ -340,40 +371,52 @@ class Planner:
         )
 
     async def _fit(
-        self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
+        self,
+        conversation: Conversation,
+        cast: Cast,
+        path: tuple[Message, ...],
+        user: NewMessage | None,
+        speaker: str | None,
     ) -> Fitted:
-        return await self._fitted(await self._asked(conversation, path, user))
+        return await self._fitted(await self._asked(conversation, cast, path, user, speaker))
 
     async def _asked(
-        self, conversation: Conversation, path: tuple[Message, ...], user: NewMessage | None
+        self,
+        conversation: Conversation,
+        cast: Cast,
+        path: tuple[Message, ...],
+        user: NewMessage | None,
+        speaker: str | None,
     ) -> _Asked:
-        chosen = await self.catalog.of(conversation.character, conversation.prompt_version)
         history = prompt_messages(
             spoken(path),
             tenant=conversation.tenant,
-            greetings=await shared_greetings(conversation, chosen, path),
+            greetings=await shared_greetings(conversation, cast, path),
             model=self.model,
         )
         if user is not None:
             history += new_message(user, conversation.tenant, self.model)
-        rendered = await rendered_for(conversation, chosen)
+        rendered = await rendered_for(conversation, cast, speaker=speaker)
         namespace = tenant_namespace(conversation.tenant)
         around = Placed(
             front=[part.message(namespace) for part in rendered.before],
             history=history,
             after=[part.message(namespace) for part in rendered.after],
         )
-        is_anew = chosen.lore.placement is Placement.AS_WRITTEN
+        is_anew = cast.lore.placement is Placement.AS_WRITTEN
         if is_anew:
-            keeper = await self._keeper(conversation)
-            around = keeper.as_written(spoken(path), user, around, namespace)
+            keeper = await self._keeper(conversation, cast, path)
+            around = await off_loop(
+                cast.lore.standing_chars,
+                partial(keeper.as_written, spoken(path), user, around, namespace),
+            )
         return _Asked(
             around=around,
             is_anew=is_anew,
             history_priority=rendered.history_priority,
             record=front_of(
                 rendered,
-                version=chosen.template.version,
+                version=cast.made_of,
                 tokenizer=self.model.tokenizer.fingerprint,
             ),
         )

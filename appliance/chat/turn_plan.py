@@ -24,7 +24,7 @@ class Plan:
     prompt. `front` is what stands around the history, None for that of the turn before. `dropped` counts
     the messages of the path that are cut; `recall` is what its `lore` has come to before the reply.
     `prompt_version` is the version of the character that the prompt was made with, `scene` what the
-    user has set.
+    user has set, `speaker` the member of a group who answers.
     """
 
     tenant: str
@@ -44,6 +44,7 @@ class Plan:
     recall: Recall
     prompt_version: str
     scene: Scene
+    speaker: str | None = None
 
     @property
     def prompt(self) -> Prompt:

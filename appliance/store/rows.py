@@ -20,6 +20,7 @@ from appliance.store.records import (
     FrozenText,
     Message,
     NewMessage,
+    Past,
     Scene,
     StoredTurn,
 )
@@ -41,6 +42,7 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         turn.prompt_version,
         None if user is None else _lore_json(user.lore),
         turn.scene_digest,
+        turn.speaker,
     )
 
 
@@ -68,6 +70,8 @@ def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
         _written(turn.assistant, parent_id, created_at),
         prompt_version=turn.prompt_version,
         scene_digest=turn.scene_digest,
+        anchor_id=turn.anchor_id,
+        speaker=turn.speaker,
     )
     return StoredTurn(turn_key=turn.turn_key, user=user, assistant=assistant, replayed=False)
 
@@ -109,12 +113,27 @@ def read_message(row: asyncpg.Record) -> Message:
         lore=_read_lore(row["lore"]),
         prompt_version=row["prompt_version"],
         scene_digest=row["scene_digest"],
+        anchor_id=row["anchor_id"],
+        speaker=row["speaker"],
     )
 
 
 def scene_column(scene: Scene) -> str | None:
     """The column `scene`: null where nothing is set."""
     return None if scene == Scene() else msgspec.json.encode(scene).decode()
+
+
+def _read_scene(column: str | None) -> Scene:
+    return Scene() if column is None else _SCENE.decode(column)
+
+
+def read_past(row: asyncpg.Record) -> Past:
+    """A row of the query `past` as a value."""
+    return Past(
+        versions=tuple(version for version in row["versions"] if version),
+        scenes=tuple(_read_scene(scene) for scene in row["scenes"]),
+        is_untraceable=row["is_untraceable"],
+    )
 
 
 def read_conversation(row: asyncpg.Record) -> Conversation:
@@ -127,7 +146,7 @@ def read_conversation(row: asyncpg.Record) -> Conversation:
         head_id=row["head_id"],
         anchor_id=row["anchor_id"],
         prompt_version=row["prompt_version"],
-        scene=Scene() if row["scene"] is None else _SCENE.decode(row["scene"]),
+        scene=_read_scene(row["scene"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

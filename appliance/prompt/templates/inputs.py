@@ -17,7 +17,7 @@ from appliance.prompt.templates.yaml_text import Field, plain
 HISTORY = "history"
 """The conversation's messages: no input, but the zone of that name."""
 
-PRIVATE = frozenset({"user", "persona", "note"})
+PRIVATE = frozenset({"user", "persona", "note", "pinned"})
 """Inputs that every conversation gives of its own user: never public in the cache."""
 
 _FRONT = ("name", "description", "inputs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.chat.cache_view import first_private
+from appliance.chat.prompt_starts import first_private
 from appliance.chat.publishing import publish
 from appliance.server.auth import LOCAL_TENANT
 from tests.characters import bundle_of
