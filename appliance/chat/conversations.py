@@ -19,7 +19,7 @@ from appliance.chat.scene import user_of
 from appliance.errors import InvalidRequest, NotFound
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.groups import MEMBERS_MAX
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Cursor, Member, Message, NewGreeting, Scene
 from appliance.tokens import count
@@ -89,12 +89,12 @@ class Conversations:
         group = await self._catalog.group(scene.members) if scene.members else None
         user = user_of(scene)
         # What a greeting draws goes by the seed alone: it has no macro that tells the time.
-        frozen = Frozen(seed=conversation_id.bytes, started=_NO_TIME)
+        beginning = Beginning(seed=conversation_id.bytes, started=_NO_TIME)
 
         def written() -> list[tuple[str | None, str]]:
             if group is not None:
-                return [(who, text.text) for who, text in group.openings(frozen, user=user)]
-            return [(None, text.text) for text in chosen.greetings(frozen, user=user)]
+                return [(who, text.text) for who, text in group.openings(beginning, user=user)]
+            return [(None, text.text) for text in chosen.greetings(beginning, user=user)]
 
         cast = group or chosen
         return [

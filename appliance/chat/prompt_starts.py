@@ -20,7 +20,7 @@ from appliance.chat.scene import macros_of, rendered_for, shared_greetings, user
 from appliance.chat.speakers import LINE_PART, Cast, staged
 from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
 from appliance.prompt.contents import with_ids
-from appliance.prompt.fit import fit, fronts
+from appliance.prompt.fit import fit, forms_of_front
 from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Placement
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
@@ -130,7 +130,7 @@ def _starts(
     if lore is None:
         return None
     starts: list[PathFrom] = []
-    for front in fronts(made.front):
+    for front in forms_of_front(made.front):
         own = [_with_own_ids(part, model) for part in front]
         has_own = any(part.namespace != PUBLIC for part in own)
         for number, path in enumerate(openings):

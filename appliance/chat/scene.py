@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from appliance.chat.history import frozen_of
+from appliance.chat.history import beginning_of
 from appliance.chat.prompting import off_loop
 from appliance.chat.speakers import Cast
 from appliance.errors import InvalidCard, TemplateError
@@ -28,13 +28,13 @@ async def rendered_for(
 ) -> Rendered:
     """The template of a conversation: the same in each of its turns while the scene stays, but for what
     stands behind the history for a reply of `speaker`. Raises TemplateError."""
-    scene, frozen = conversation.scene, frozen_of(conversation)
+    scene, beginning = conversation.scene, beginning_of(conversation)
     user, inputs = user_of(scene), scene_values(scene)
 
     def render() -> Rendered:
         if isinstance(cast, Group):
-            return cast.render(frozen, user=user, inputs=inputs, speaker=speaker)
-        return cast.render(frozen, user=user, inputs=inputs)
+            return cast.render(beginning, user=user, inputs=inputs, speaker=speaker)
+        return cast.render(beginning, user=user, inputs=inputs)
 
     # In a thread: a template may take its time, and other chats shall not wait for it.
     try:
@@ -47,13 +47,13 @@ async def rendered_for(
 
 
 async def shared_greetings(
-    conversation: Conversation, cast: Cast, path: tuple[Message, ...]
+    conversation: Conversation, cast: Cast, path: Sequence[Message]
 ) -> frozenset[str]:
     """The greetings that are the same for all, if the path begins with one."""
     if not path or path[0].role != "assistant":
         return frozenset()
-    frozen = frozen_of(conversation)
-    greetings = await off_loop(cast.text_chars, lambda: cast.greetings(frozen))
+    beginning = beginning_of(conversation)
+    greetings = await off_loop(cast.text_chars, lambda: cast.greetings(beginning))
     return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
 
 
@@ -63,11 +63,11 @@ async def greeting_index(
     """Which of its greetings a path begins with, from 0; None where it begins with none of them."""
     if not path or path[0].role != "assistant":
         return None
-    frozen, user = frozen_of(conversation), user_of(conversation.scene)
+    beginning, user = beginning_of(conversation), user_of(conversation.scene)
 
     def texts() -> list[str]:
         # Written when the conversation was opened, perhaps before the user had this name.
-        now, then = cast.greetings(frozen, user=user), cast.greetings(frozen)
+        now, then = cast.greetings(beginning, user=user), cast.greetings(beginning)
         return [storable(greeting.text) for greeting in (*now, *then)]
 
     found = await off_loop(cast.text_chars, texts)
@@ -96,4 +96,4 @@ def user_of(scene: Scene) -> str:
 
 def macros_of(conversation: Conversation, cast: Cast) -> Macros:
     """What {{char}}, {{user}} and draws stand for in the lore of a conversation."""
-    return cast.macros(frozen_of(conversation), user=user_of(conversation.scene))
+    return cast.macros(beginning_of(conversation), user=user_of(conversation.scene))

@@ -33,8 +33,8 @@ def speaker_for(
 ) -> str | None:
     """The id of the member who answers `text`; None outside of groups.
 
-    The one who is `asked`; else (for another reply to a message) the one whose `own` the reply is; else the
-    first whose name the text holds as a word; else the one after the speaker `before`. Raises
+    The one who is `asked`; else (for another reply to a message) the one whose `own` the reply is; else
+    the first whose name the text holds as a word; else the one after the speaker `before`. Raises
     InvalidRequest for one who is not there.
     """
     if not isinstance(cast, Group):

@@ -28,24 +28,24 @@ class KnownTurn:
     """A stored turn whose tokens an engine has.
 
     `reply_id` is its end, `place_id` what its user's message answered, `speaker` the member of a group
-    who replied; `prompt_version` and `scene_digest` are what its prompt was made with. `dropped` is how
-    many messages of the path are cut, `recall` what lore knows of it.
+    who replied. `prompt_version` and `scene_digest` are what its prompt was made with, `anchor_id` the
+    first message that was in it where older ones were cut. `recall` is what lore knows of its path.
     """
 
     reply_id: UUID
     place_id: UUID | None
     node: Node
     tip: Tip
-    dropped: int
     recall: Recall
     prompt_version: str
     scene_digest: bytes
+    anchor_id: UUID | None = None
     speaker: str | None = None
 
     @property
     def weight(self) -> int:
         """About how many bytes it takes."""
-        return 600 + self.recall.weight
+        return 700 + self.recall.weight
 
     def is_of(self, conversation: Conversation) -> bool:
         """Whether the prompts of a conversation are still made with the same."""

@@ -164,8 +164,8 @@ def _read(path: Path, bytes_max: int) -> bytes:
 
 
 def _write(directory: Path, path: str, content: bytes) -> None:
-    """Write a file below a folder. Each step is taken from the folder before, so that no link is followed,
-    also not one that is put there meanwhile."""
+    """Write a file below a folder. Each step is taken from the folder before, so that no link is
+    followed, also not one that is put there meanwhile."""
     *folders, name = path.split("/")
     at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     place = directory

@@ -17,7 +17,7 @@ from appliance.prompt.cards.texts import card_texts, macros_of
 from appliance.prompt.characters import NO_INPUTS, CharacterVersion
 from appliance.prompt.lore.books import Lore
 from appliance.prompt.templates.built_in import of_groups
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.parts import Rendered
 
 MEMBERS_MAX = 8
@@ -77,7 +77,7 @@ class Group:
 
     def render(
         self,
-        frozen: Frozen,
+        beginning: Beginning,
         *,
         user: str = DEFAULT_USER,
         inputs: Mapping[str, Any] = NO_INPUTS,
@@ -88,7 +88,7 @@ class Group:
         Before the history they are the same whoever speaks, and public unless a card says something of
         its own in each conversation.
         """
-        told = [_told(member, frozen, user) for member in self.members]
+        told = [_told(member, beginning, user) for member in self.members]
         speaking = self.member(speaker)
         last = Expanded(text="", is_same_for_all=True)
         if speaking is not None:
@@ -106,7 +106,7 @@ class Group:
             ],
             "post_history": last.text,
         }
-        rendered = of_groups().render({**inputs, "character": shown}, frozen)
+        rendered = of_groups().render({**inputs, "character": shown}, beginning)
         if not all(one.is_same_for_all for one in told):
             return rendered.private()
         return (
@@ -114,27 +114,27 @@ class Group:
         )
 
     def openings(
-        self, frozen: Frozen, *, user: str = DEFAULT_USER
+        self, beginning: Beginning, *, user: str = DEFAULT_USER
     ) -> tuple[tuple[str, Expanded], ...]:
         """(member's id, text) of the messages that the conversation may open with: those that cards have
         for groups alone, else the greetings of the first member."""
         found = [
             (member.character.id, opening)
             for member in self.members
-            for opening in _of_groups_alone(member, frozen, user)
+            for opening in _of_groups_alone(member, beginning, user)
         ]
         if found:
             return tuple(found)
         first = self.members[0]
-        return tuple((first.character.id, text) for text in first.greetings(frozen, user=user))
+        return tuple((first.character.id, text) for text in first.greetings(beginning, user=user))
 
-    def greetings(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
+    def greetings(self, beginning: Beginning, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
         """The texts of `openings`."""
-        return tuple(text for _, text in self.openings(frozen, user=user))
+        return tuple(text for _, text in self.openings(beginning, user=user))
 
-    def macros(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
+    def macros(self, beginning: Beginning, *, user: str = DEFAULT_USER) -> Macros:
         """What macros stand for outside of any member's text."""
-        return Macros(char=self.members[0].called, user=user, frozen=frozen)
+        return Macros(char=self.members[0].called, user=user, frozen=beginning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class _Told:
     is_same_for_all: bool
 
 
-def _told(member: CharacterVersion, frozen: Frozen, user: str) -> _Told:
+def _told(member: CharacterVersion, beginning: Beginning, user: str) -> _Told:
     if member.card is None:
         said = member.character
         return _Told(
@@ -156,7 +156,7 @@ def _told(member: CharacterVersion, frozen: Frozen, user: str) -> _Told:
             last=Expanded(text=said.post_history, is_same_for_all=True),
             is_same_for_all=True,
         )
-    texts = card_texts(member.card, macros_of(member.card, frozen, user=user))
+    texts = card_texts(member.card, macros_of(member.card, beginning, user=user))
     return _Told(
         system=texts.system,
         examples=texts.examples,
@@ -165,10 +165,12 @@ def _told(member: CharacterVersion, frozen: Frozen, user: str) -> _Told:
     )
 
 
-def _of_groups_alone(member: CharacterVersion, frozen: Frozen, user: str) -> tuple[Expanded, ...]:
+def _of_groups_alone(
+    member: CharacterVersion, beginning: Beginning, user: str
+) -> tuple[Expanded, ...]:
     if member.card is None:
         return ()
-    macros = macros_of(member.card, frozen, user=user)
+    macros = macros_of(member.card, beginning, user=user)
     return tuple(
         macros.expand(text, f"group_only_greetings[{index}]")
         for index, text in enumerate(member.card.group_only_greetings)

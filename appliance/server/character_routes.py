@@ -94,7 +94,7 @@ async def remove_character(request: web.Request) -> web.Response:
 
 
 async def export_card(request: web.Request) -> web.Response:
-    """GET /v1/characters/{id}/card?format&version: the card as a file; of a character that is none, a card
+    """GET /v1/characters/{id}/card?format&version: the card as a file; of a character that is none, one
     made of it.
 
     The header `X-Card-Not-Carried` names what the file cannot hold.
@@ -157,7 +157,7 @@ def _is_confirmed(request: web.Request) -> bool:
 
 
 async def _card(request: web.Request, version: CharacterVersion) -> tuple[Card, tuple[str, ...]]:
-    """The card with its image and files, which only the database has, and what the character has besides."""
+    """The card with its image and files, which only the database has; what it has not of the character."""
     catalog = request.app[SERVICES].catalog
     bundle = await catalog.bundle(version.character.id, version.version)
     if version.card is not None:

@@ -82,7 +82,7 @@ class SendMessage(SamplingFields, frozen=True, kw_only=True):
 
 
 class Regenerate(SamplingFields, frozen=True, kw_only=True):
-    """POST /api/conversations/{id}/regenerate; absent `message_id`: the head; absent `speaker`: the same."""
+    """POST /api/conversations/{id}/regenerate; absent `message_id`: the head; `speaker`: the same."""
 
     message_id: UUID | None = None
     speaker: _Speaker | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from appliance.store.records import (
     Conversation,
     Cursor,
     FinishedTurn,
+    LiveChats,
     Message,
     NewGreeting,
     Past,
@@ -210,6 +212,30 @@ class Ledger:
             raise NotFound(f"no conversation {conversation_id}")
         return read_past(rows[0])
 
+    async def live_chats(
+        self, name: str, since: datetime, *, default: str
+    ) -> tuple[LiveChats, ...]:
+        """The conversations of a character with activity since then, by the version they hold.
+
+        A conversation that names no character is of the `default` one.
+        """
+        rows = await self._fetch("live_chats", name, since, default)
+        return tuple(
+            LiveChats(
+                version=row["prompt_version"],
+                conversations=row["conversations"],
+                tokens=row["tokens"],
+            )
+            for row in rows
+        )
+
+    async def newest_of_character(
+        self, name: str, *, limit: int, default: str
+    ) -> tuple[Conversation, ...]:
+        """The conversations of a character that changed last, of all tenants."""
+        rows = await self._fetch("newest_of_character", name, default, limit)
+        return tuple(read_conversation(row) for row in rows)
+
     async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
         """Replace what the user has set; its texts must be `storable`."""
         return await self._change("set_scene", tenant, conversation_id, scene_column(scene))
@@ -238,8 +264,8 @@ class Ledger:
         """Remove a message and all below it; returns the conversation.
 
         A head that was removed moves to the newest leaf left below the branch's parent (a sibling, or
-        the parent itself; of the whole conversation when a root was removed). A removed anchor is unset. A
-        conversation that loses what prompts began with is untraceable from then on (`Past`).
+        the parent itself; of the whole conversation when a root was removed). A removed anchor is unset.
+        A conversation that loses what prompts began with is untraceable from then on (`Past`).
         """
         tries = 0
 

@@ -86,8 +86,8 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What a conversation's prompts were made with before: versions it was asked to leave, scenes (without
-    their notes) that were replaced, both without duplicates.
+    """What a conversation's prompts were made with before: versions it was asked to leave, scenes
+    (without their notes) that were replaced, both without duplicates.
 
     `is_untraceable`: there were prompts that these and the messages do not tell of.
     """
@@ -121,6 +121,18 @@ class Cursor:
             raise InvalidRequest("not a place in this list", param="before") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveChats:
+    """Conversations of a character with recent activity that hold one version, None: no version yet.
+
+    `tokens` is the sum of the newest prompts and replies.
+    """
+
+    version: str | None
+    conversations: int
+    tokens: int
+
+
 class FrozenText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text that stands in prompts right before a user's message, from its turn on for ever.
 
@@ -136,11 +148,12 @@ class FrozenText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Message:
     """A stored message; never changed once written.
 
-    `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The two
-    counts belong to replies: the prompt's tokens and how many of them the cache held; so do the version of
-    the character and the digest of the scene that the prompt was made with, None where that was not
-    written down. So does `anchor_id`, the first message that was in the prompt where older ones were cut.
-    `lore` stands before a user's message; `speaker` is the member of a group whose message it is.
+    `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The
+    two counts belong to replies: the prompt's tokens and how many of them the cache held. So do the
+    version of the character and the digest of the scene that the prompt was made with, None where
+    that was not written down; and `anchor_id`, the first message that was in the prompt where older
+    ones were cut. `lore` stands before a user's message; `speaker` is the member of a group whose
+    message it is.
     """
 
     message_id: UUID
@@ -216,14 +229,12 @@ class StoredTurn:
     """A turn as it stands in the database; `replayed` when an earlier append had already stored it.
 
     The messages of a replayed turn are those stored first: their ids may differ from the ids offered.
-    `prompt_version` is what the conversation holds, where it was looked up with the turn.
     """
 
     turn_key: UUID
     user: Message | None
     assistant: Message
     replayed: bool
-    prompt_version: str | None = None
 
 
 def stored_turn(turn_key: UUID, messages: Sequence[Message]) -> StoredTurn | None:

@@ -47,7 +47,7 @@ _AROUND = """\
   if: character.post_history
   content: "{{ character.post_history }}"
 """
-"""Who the user is, what is pinned, the conversation, and what is said after it: the end of all templates."""
+"""Who the user is, what is pinned, the conversation, what is said after it: the end of all templates."""
 
 _DEFAULT = (
     """\
@@ -112,7 +112,7 @@ inputs:
     type: map
     scope: character
     sample:
-      {names: [Mara, Ben], members: [{name: Mara, system: You are Mara.}, {name: Ben, system: You are Ben.}],
+      {names: [Mara, Ben], members: [{name: Mara, system: You are Mara.}, {name: Ben, system: You}],
        examples: [{name: Mara, text: "User: Hello?"}], post_history: ""}
 """
     + _GIVEN
@@ -120,8 +120,8 @@ inputs:
 - name: group
   zone: character
   role: system
-  content: "This is a conversation with {{ character.names | join(', ') }}. Before each message stands who answers
-    it. Answer as that one alone, without a name in front."
+  content: "This is a conversation with {{ character.names | join(', ') }}. Before each message stands
+    who answers it. Answer as that one alone, without a name in front."
 - name: member
   zone: character
   role: system

@@ -99,7 +99,7 @@ class Chat:
             said = with_lore(message, lore, takes_leads=True)
         self.history += said
         fitted = fit(self.chat_format, front, self.history, SPACE)
-        asked, self.dropped = fitted.prompt.token_ids, fitted.dropped
+        asked, self.dropped = fitted.prompt.token_ids, fitted.messages_dropped
         self.prompt_tokens += count(asked)
         self.hit_tokens += shared(self.cached, asked)
         self.standing = self.standing[-(sum(m.role == "user" for m in fitted.prompt.messages)) :]
@@ -132,6 +132,6 @@ def test_frozen_lore_keeps_the_prefix_where_entries_at_the_top_lose_it() -> None
     frozen, top = Chat(at_top=False), Chat(at_top=True)
     frozen_hit, top_hit = hit_of(frozen), hit_of(top)
     assert sum(message.role == "system" for message in frozen.history) > 30
-    assert frozen.dropped > 0
+    assert frozen.messages_dropped > 0
     assert frozen_hit >= 0.95
     assert top_hit < 0.75
