@@ -154,7 +154,7 @@ class Conversations:
         return await self._ledger.rename(tenant, conversation_id, title)
 
     async def set_prompt_version(
-        self, *, tenant: str, conversation_id: UUID, reference: str, is_operator: bool
+        self, *, tenant: str, conversation_id: UUID, reference: str, is_operator: bool = False
     ) -> tuple[str | None, Conversation]:
         """(version before, conversation) once its next turns are made with another version.
 

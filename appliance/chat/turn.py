@@ -105,8 +105,9 @@ class Turns:
         `parent` is the message it answers: Place.HEAD goes on where the conversation stands, another
         message branches (an edit is a new child of the edited message's parent), None is a new root.
         A `turn_key` that was stored before gives the stored turn again. `speaker` is the member of a
-        group who answers, None leaves it to the text. Raises InvalidRequest, NotFound, Conflict, EngineUnavailable, ContextLengthExceeded before TurnStarted, when nothing
-        is stored; a failure after it is raised when what was delivered is stored.
+        group who answers, None leaves it to the text. Raises InvalidRequest, NotFound, Conflict,
+        EngineUnavailable, ContextLengthExceeded before TurnStarted, when nothing is stored; a failure
+        after it is raised when what was delivered is stored.
         """
         plan = partial(
             self.planner.send,

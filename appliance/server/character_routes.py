@@ -157,7 +157,7 @@ def _is_confirmed(request: web.Request) -> bool:
 
 
 async def _card(request: web.Request, version: CharacterVersion) -> tuple[Card, tuple[str, ...]]:
-    """The card with its image and files, which only the database has; what it has not of the character."""
+    """The card with its image and files, which only the database has; what the card cannot have."""
     catalog = request.app[SERVICES].catalog
     bundle = await catalog.bundle(version.character.id, version.version)
     if version.card is not None:
