@@ -218,6 +218,14 @@ class Planner:
             path = await self.paths.to_leaf(conversation, standing.parent_id)
         fitted = (await self.builder.build(conversation, path, user, speaker=speaker)).fitted
         kept = fitted.messages_dropped
+        left = before.standing(spoken(path)[kept:], (), is_full=kept > 0)
+        if left.before != before.before:
+            # What a cut has just taken away may be what this very message calls up.
+            again, recall = await self._heard(conversation, keeper, left, text)
+            if again.lore != user.lore:
+                user = again
+                built = await self.builder.build(conversation, path, user, speaker=speaker)
+                fitted, kept = built.fitted, built.fitted.messages_dropped
         return user, _Asked(
             fitted=fitted,
             node=None,
