@@ -24,8 +24,6 @@ AROUND = frozenset({SourceKind.PART, SourceKind.PERSONA, SourceKind.NOTE, Source
 
 CHARACTER_INPUT = "character"
 
-_OF_THE_SCENE = {SourceKind.PERSONA: "persona", SourceKind.NOTE: "note", SourceKind.LORE: "lore"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnBefore:
@@ -157,9 +155,8 @@ def _changed_around(now: ReplyPrompt, before: TurnBefore, mine: Part, theirs: Pa
     moved = _moved(now, before.prompt)
     if moved is not None:
         return Cause(name="character version", detail=f"{changed.name}, {moved}")
-    kind = _OF_THE_SCENE.get(source_of(changed))
-    if kind is not None:
-        return Cause(name=kind, detail=changed.name)
+    if source_of(changed) is SourceKind.LORE:
+        return Cause(name="lore", detail=changed.name)
     return _of_variables(now, before.prompt, changed)
 
 
@@ -171,7 +168,7 @@ def _of_variables(now: ReplyPrompt, before: ReplyPrompt, part: Part) -> Cause:
     for rendered in (now.built.rendered, before.built.rendered):
         used |= {name for one in rendered.parts if one.name == part.name for name in one.variables}
     names = sorted(name for name in used if values[0].get(name) != values[1].get(name))
-    detail = ", ".join([part.name, *names])
+    detail = ", ".join(dict.fromkeys([part.name, *names]))
     if set(names) & (PERSONA_INPUTS | {CHARACTER_INPUT}):
         return Cause(name="persona", detail=detail)
     return Cause(name="note" if names == [NOTE_INPUT] else "template variable", detail=detail)

@@ -132,6 +132,6 @@ def test_frozen_lore_keeps_the_prefix_where_entries_at_the_top_lose_it() -> None
     frozen, top = Chat(at_top=False), Chat(at_top=True)
     frozen_hit, top_hit = hit_of(frozen), hit_of(top)
     assert sum(message.role == "system" for message in frozen.history) > 30
-    assert frozen.messages_dropped > 0
+    assert frozen.dropped > 0
     assert frozen_hit >= 0.95
     assert top_hit < 0.75
