@@ -17,7 +17,7 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.history import prompt_messages
 from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.scene import macros_of, rendered_for, shared_greetings, user_of
-from appliance.chat.speakers import LINE_PART, Cast, staged
+from appliance.chat.speakers import NEXT_SPEAKER, Cast, staged
 from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
 from appliance.prompt.contents import with_ids
 from appliance.prompt.fit import fit, forms_of_front
@@ -233,7 +233,7 @@ def first_private(prompt: Prompt) -> int:
     private = (
         at
         for at, said in enumerate(prompt.messages)
-        if said.namespace != PUBLIC and said.name != LINE_PART
+        if said.namespace != PUBLIC and said.name != NEXT_SPEAKER
     )
     own, at = public, next(private, None)
     if at is not None:

@@ -24,9 +24,6 @@ Cast: TypeAlias = CharacterVersion | Group
 NEXT_SPEAKER = "next speaker"
 """The name of the line."""
 
-LINE_PART = f"lore: {NEXT_SPEAKER}"
-"""What the line is called in a prompt where it stands alone."""
-
 
 def speaker_for(
     cast: Cast, text: str, *, asked: str | None, before: str | None, own: str | None = None
