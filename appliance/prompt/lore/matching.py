@@ -64,7 +64,7 @@ class CompiledBook:
 
     @classmethod
     def of(cls, book: Lorebook) -> CompiledBook:
-        """Compile a book: some 30 ms for 10,000 entries, at most a second for hostile expressions."""
+        """Compile a book: some 30 ms for 10,000 entries, some seconds for hostile expressions."""
         numbers = _Numbers()
         asked = [_needs(entry, numbers) for entry in book.entries]
         matcher, refused = _matcher(list(numbers.plain), list(numbers.patterns))
