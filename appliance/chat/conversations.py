@@ -7,6 +7,7 @@ Never: generates, or runs a statement of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -21,10 +22,16 @@ from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.groups import MEMBERS_MAX
 from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, Member, Message, NewGreeting, Scene
+from appliance.store.records import (
+    Conversation,
+    Cursor,
+    Member,
+    Message,
+    NewConversation,
+    NewGreeting,
+    Scene,
+)
 from appliance.tokens import count
-
-_NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Conversations:
@@ -41,11 +48,13 @@ class Conversations:
         running: RunningTurns,
         catalog: Catalog,
         new_id: Callable[[], UUID] = uuid4,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._ledger = ledger
         self._running = running
         self._catalog = catalog
         self._new_id = new_id
+        self._clock = clock
 
     async def open(
         self,
@@ -68,28 +77,29 @@ class Conversations:
         if members:
             found = self._members(members, (), own=chosen.character.id)
             scene = msgspec.structs.replace(scene, members=found)
-        conversation_id = self._new_id()
-        greetings = await self._greetings(conversation_id, chosen, scene)
-        conversation = await self._ledger.create(
-            tenant, conversation_id, title=title, character=chosen.character.id, scene=scene
+        opened = NewConversation(
+            tenant=tenant,
+            conversation_id=self._new_id(),
+            created_at=self._clock(),
+            title=title,
+            character=chosen.character.id,
+            scene=scene,
         )
+        greetings = await self._greetings(opened, chosen)
         if not greetings:
-            return conversation
-        return await self._ledger.append_greetings(
-            tenant,
-            conversation.conversation_id,
-            prompt_version=chosen.version,
-            greetings=greetings,
+            return await self._ledger.open(opened)
+        return await self._ledger.open(
+            replace(opened, greetings=greetings, prompt_version=chosen.version)
         )
 
     async def _greetings(
-        self, conversation_id: UUID, chosen: CharacterVersion, scene: Scene
-    ) -> list[NewGreeting]:
+        self, opened: NewConversation, chosen: CharacterVersion
+    ) -> tuple[NewGreeting, ...]:
         """What a conversation opens with, before it is there: it may be too large."""
+        scene = opened.scene
         group = await self._catalog.group(scene.members) if scene.members else None
         user = user_of(scene)
-        # What a greeting draws goes by the seed alone: it has no macro that tells the time.
-        beginning = Beginning(seed=conversation_id.bytes, started=_NO_TIME)
+        beginning = Beginning(seed=opened.conversation_id.bytes, started=opened.created_at)
 
         def written() -> list[tuple[str | None, str]]:
             if group is not None:
@@ -97,12 +107,12 @@ class Conversations:
             return [(None, text.text) for text in chosen.greetings(beginning, user=user)]
 
         cast = group or chosen
-        return [
+        return tuple(
             NewGreeting(
                 message_id=self._new_id(), turn_key=self._new_id(), text=text, speaker=speaker
             )
             for speaker, text in await off_loop(cast.text_chars, written)
-        ]
+        )
 
     def _members(
         self, ids: Sequence[str], before: Sequence[Member], *, own: str
@@ -215,6 +225,7 @@ class Conversations:
         A running turn ends before, with the reason `cancelled`. Raises Conflict when it does not end
         in time.
         """
+        self._ledger.require_changeable(tenant, conversation_id)  # else no turn is stopped
         async with self._running.none_of((tenant, conversation_id)):
             await self._ledger.delete(tenant, conversation_id)
 
@@ -225,6 +236,7 @@ class Conversations:
 
         A running turn ends before, as in `delete`.
         """
+        self._ledger.require_changeable(tenant, conversation_id)
         await self._ledger.message(tenant, conversation_id, message_id)  # else no turn is stopped
         async with self._running.none_of((tenant, conversation_id)):
             return await self._ledger.delete_branch(tenant, conversation_id, message_id)
