@@ -14,7 +14,7 @@ import pytest
 from appliance.errors import InvalidRequest, NotFound, StorageUnavailable
 from appliance.store.journal_file import REFUSED_NAME, read_journal
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, NewGreeting, Past, Scene
+from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene
 from tests.postgres.journalled import Chat, Kept, eventually, keeping
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, turn
 
@@ -98,7 +98,9 @@ async def test_a_new_conversation_goes_on_whole_in_the_journal_and_is_listed_in_
 ) -> None:
     old = [await Chat.begin(kept.ledger) for _ in range(5)]
     await refuse_writes(operator, kept)
-    offered = opening(title="New", greetings=GREETINGS, scene=Scene(members=("a",)))
+    offered = opening(
+        title="New", greetings=GREETINGS, scene=Scene(members=(Member(id="a", version="v"),))
+    )
     made = await kept.ledger.open(offered)
     assert await kept.ledger.open(offered) == made
     chat = Chat(kept.ledger, made)
@@ -121,7 +123,7 @@ async def test_a_new_conversation_goes_on_whole_in_the_journal_and_is_listed_in_
     await kept.drained()
     assert await listed(ledger, 2) == ids
     assert await ledger.messages(*key) == tree
-    assert (await ledger.get(*key)).scene == Scene(members=("a",))
+    assert (await ledger.get(*key)).scene == Scene(members=(Member(id="a", version="v"),))
     with pytest.raises(NotFound):
         await ledger.get("mallory", key[1])
 
