@@ -1,0 +1,329 @@
+"""What is known of a PostgreSQL cluster at one moment: values that `inspect` reads and plans are made of.
+
+Ages are in IDs, counted back from the next one to be given out; `None` where there is no such ID. What
+could not be read is named in `Snapshot.missing`, never silently empty. Never: reads a server or decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from appliance.dbops.limits import MEMBERS_MAX, STOP_AGE
+
+CATALOG_OIDS_END = 12_000
+"""Relations below it are system catalogs and their TOAST (`IsCatalogRelationOid`): a logical slot's
+`catalog_xmin` holds them back and nothing else."""
+
+
+class RelationKind(StrEnum):
+    """`pg_class.relkind` of the relations that hold rows with transaction IDs."""
+
+    TABLE = "r"
+    MATERIALIZED_VIEW = "m"
+    TOAST = "t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A part that could not be read: of one database, or (None) of the whole cluster."""
+
+    part: str
+    database: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A table, materialized view or TOAST table. Estimates are of its last VACUUM or ANALYZE.
+
+    `pages` is its size now where that could be read, else the estimate. A shared catalog has a row, and
+    ages of its own, in each database.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: RelationKind
+    toast_owner: int | None
+    """The oid of the table that a TOAST table belongs to."""
+    temporary: bool
+    unlogged: bool
+    shared: bool
+    user_catalog: bool
+    """A user's table that logical decoding reads (`user_catalog_table`): ages like a catalog."""
+    xid_age: int
+    mxid_age: int
+    pages: int
+    pages_all_visible: int
+    pages_all_frozen: int | None
+    """None before PostgreSQL 18, which began to keep it in `pg_class`."""
+    rows: float
+    """-1: never counted."""
+    rows_live: int
+    rows_dead: int
+    options: tuple[str, ...]
+    """`pg_class.reloptions`, such as `autovacuum_enabled=false`."""
+    last_vacuum: datetime | None
+    last_autovacuum: datetime | None
+
+    @property
+    def catalog(self) -> bool:
+        """Whether it is a system catalog or one's TOAST."""
+        return self.oid < CATALOG_OIDS_END
+
+    @property
+    def pages_not_frozen(self) -> int:
+        """Pages that a VACUUM has to read to freeze it all; all of them where nothing better is known."""
+        return max(0, self.pages - (self.pages_all_frozen or 0))
+
+    def option(self, name: str) -> str | None:
+        """A storage option's value as it was set, or None."""
+        start = f"{name}="
+        return next((item[len(start) :] for item in self.options if item.startswith(start)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TempNamespace:
+    """A schema `pg_temp_N`, and the sessions that may own it.
+
+    `owners` holds one pid where the owner is known, none where there is none left (what is in it is
+    orphaned), and several where PostgreSQL before 16 does not tell which of them.
+    """
+
+    oid: int
+    name: str
+    owners: tuple[int, ...]
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether nobody is left that could drop what is in it."""
+        return not self.owners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """One row of `pg_database`, and what a connection to it saw.
+
+    `relations` and `temp_namespaces` are None where it could not be asked: a reason is in
+    `Snapshot.missing`, unless it takes no connections (template0).
+    """
+
+    oid: int
+    name: str
+    connectable: bool
+    template: bool
+    current: bool
+    """Whether the cluster-wide parts of the snapshot were read through it."""
+    xid_age: int
+    mxid_age: int
+    relations: tuple[Relation, ...] | None
+    temp_namespaces: tuple[TempNamespace, ...] | None
+
+    @property
+    def xids_left(self) -> int:
+        """XIDs until this database alone stops the cluster; negative beyond it."""
+        return STOP_AGE - self.xid_age
+
+    @property
+    def mxids_left(self) -> int:
+        """MXIDs until this database alone stops the cluster; negative beyond it."""
+        return STOP_AGE - self.mxid_age
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A server process that is connected to a database or sends WAL, in order of its slot."""
+
+    pid: int
+    backend: str
+    """`client backend`, `autovacuum worker`, `walsender`, `parallel worker` and so on."""
+    database: str | None
+    user: str | None
+    application: str
+    client: str | None
+    """The address it came from; None on a unix socket."""
+    state: str | None
+    """`active`, `idle`, `idle in transaction`, `idle in transaction (aborted)` and so on."""
+    wait: str | None
+    xmin_age: int | None
+    xid_age: int | None
+    transaction_s: float | None
+    state_s: float | None
+    query: str
+    """Its newest statement, cut to 200 characters."""
+    own: bool
+    """Whether it is this tool's."""
+    vacuuming: bool
+    """A plain VACUUM's own snapshot holds nothing back (`PROC_IN_VACUUM`)."""
+    number: int | None
+    """N of the schema `pg_temp_N` it would use; None where PostgreSQL before 16 does not tell."""
+
+    @property
+    def horizon_age(self) -> int | None:
+        """How far back it keeps rows from being frozen."""
+        ages = [age for age in (self.xmin_age, self.xid_age) if age is not None]
+        return None if self.vacuuming or not ages else max(ages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTransaction:
+    """A transaction between PREPARE and COMMIT or ROLLBACK PREPARED."""
+
+    gid: str
+    database: str
+    owner: str
+    xid_age: int
+    prepared_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A replication slot; `database` and `plugin` are a logical one's."""
+
+    name: str
+    logical: bool
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    xmin_age: int | None
+    catalog_xmin_age: int | None
+    wal_status: str | None
+    wal_kept_bytes: int | None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was invalidated: it then holds nothing back any more."""
+        return self.wal_status == "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """A connected receiver of WAL. `xmin_age` is its feedback where no slot keeps it instead."""
+
+    pid: int
+    application: str
+    client: str | None
+    state: str | None
+    slot: str | None
+    xmin_age: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A lock on a relation that VACUUM would have to wait for, or waits behind (`granted` false).
+
+    Held by the session `pid`, or by the prepared transaction `gid`.
+    """
+
+    database_oid: int
+    """0 for a shared catalog."""
+    relation_oid: int
+    mode: str
+    granted: bool
+    pid: int | None
+    gid: str | None
+    waiting_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuum:
+    """A VACUUM that runs."""
+
+    pid: int
+    database: str
+    relation_oid: int
+    phase: str
+    pages_total: int
+    pages_scanned: int
+    index_rounds: int
+    automatic: bool
+    to_prevent_wraparound: bool
+    """Such an autovacuum does not give way to a lock that is waited for."""
+    running_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSpace:
+    """How much of the space for multixact members is in use, to a file's precision, rounded up."""
+
+    segments: int
+    used: int
+    next_offset: int
+    """The next member's position at the newest checkpoint."""
+
+    @property
+    def left(self) -> int:
+        """Members until new multixacts are refused."""
+        return max(0, MEMBERS_MAX - self.used)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A cluster at one moment, read without a transaction ID."""
+
+    taken_at: datetime
+    """The server's clock."""
+    system_id: str
+    """Tells one cluster from another; a copy and its standbys share it."""
+    version: int
+    """`server_version_num`: 180006 is 18.6."""
+    version_text: str
+    in_recovery: bool
+    superuser: bool
+    """Whether the reader was one: what others may not see is in `missing`."""
+    block_size: int
+    next_xid: int
+    """64 bits: it only grows."""
+    next_mxid: int
+    wal_position: int
+    """Bytes of WAL ever written (or, on a standby, replayed)."""
+    members: MemberSpace | None
+    databases: tuple[Database, ...]
+    sessions: tuple[Session, ...]
+    prepared: tuple[PreparedTransaction, ...]
+    slots: tuple[Slot, ...]
+    standbys: tuple[Standby, ...]
+    locks: tuple[Lock, ...]
+    vacuums: tuple[Vacuum, ...]
+    autovacuum_launcher: bool
+    """Whether the process that starts autovacuum workers is there."""
+    settings: Mapping[str, str] = field(repr=False)
+    """`pg_settings.setting` of what this work depends on; a setting that this version lacks is absent."""
+    missing: tuple[Missing, ...]
+
+    @property
+    def major(self) -> int:
+        """18 of 18.6."""
+        return self.version // 10_000
+
+    @property
+    def xid_age(self) -> int:
+        """The oldest database's: the one that counts."""
+        return max(database.xid_age for database in self.databases)
+
+    @property
+    def mxid_age(self) -> int:
+        """The oldest database's, in multixact IDs."""
+        return max(database.mxid_age for database in self.databases)
+
+    @property
+    def xids_left(self) -> int:
+        """XIDs until writes are refused; zero or negative when they are."""
+        return STOP_AGE - self.xid_age
+
+    @property
+    def mxids_left(self) -> int:
+        """MXIDs until commands that need a new one are refused; zero or negative when they are."""
+        return STOP_AGE - self.mxid_age
+
+    def setting_int(self, name: str) -> int:
+        """A setting that every version has, as the whole number it is."""
+        return int(self.settings[name])
+
+    def database(self, name: str) -> Database | None:
+        """The database of a name."""
+        return next((database for database in self.databases if database.name == name), None)
