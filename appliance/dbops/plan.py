@@ -11,50 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from appliance.dbops.plan_blockers import (
-    Hold,
-    horizon_holds,
-    live_temp_step,
-    lock_steps,
-    owned_temp,
-)
+from appliance.dbops.history import History, Place
+from appliance.dbops.plan_blockers import Hold, horizon_holds, lock_steps
 from appliance.dbops.plan_databases import autovacuum_step, probe_step, refresh_step
-from appliance.dbops.plan_vacuum import (
-    AgeLimits,
-    age_limits,
-    order,
-    repair_step,
-    vacuum_settings,
-    vacuum_step,
-)
+from appliance.dbops.plan_repairs import repair_steps, zero_steps
+from appliance.dbops.plan_temp import temp_steps
+from appliance.dbops.plan_vacuum import AgeLimits, age_limits, order, vacuum_step
 from appliance.dbops.policy import Policy
-from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot import Database, Relation, Snapshot
-from appliance.dbops.step import Choice, Consent, Step, StepKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A relation by where it is."""
-
-    database: str
-    oid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """What earlier plans of a run did, where a snapshot does not show it."""
-
-    settled: frozenset[str] = frozenset()
-    """Keys of steps that are not to be taken again: done, failed for good, or not agreed to."""
-    frozen: frozenset[Place] = frozenset()
-    """Relations whose index cleanup was left out and is still to be made up for."""
-    damaged: frozenset[Place] = frozenset()
-    """Relations in which a VACUUM met a page that cannot be read."""
-    bad_indexes: frozenset[Place] = frozenset()
-    """Relations in whose indexes a repair met damage."""
-    rate_bytes_per_s: float | None = None
-    """Measured; None before anything large was frozen."""
+from appliance.dbops.step import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +57,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     past = history or History()
     limits = age_limits(snapshot, policy)
     rate = past.rate_bytes_per_s or policy.rate_bytes_per_s
-    temp = list(_temp_steps(snapshot, limits, policy))
+    temp = list(temp_steps(snapshot, limits, policy))
     owners = frozenset(step.pid for step in temp if step.pid is not None)
     holds = horizon_holds(snapshot, limits, owners)
     ended = owners | {hold.step.pid for hold in holds if hold.step.pid is not None}
@@ -106,9 +71,9 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
         *(hold.step for hold in holds),
         *temp,
         *(step for _, _, step in vacuums),
-        *_zeroing(snapshot, limits, policy, past),
+        *zero_steps(snapshot, limits, policy, past),
         *_endings(snapshot, limits, {database.name for database, _, _ in vacuums}, holds),
-        *_repairs(snapshot, policy, past, rate, [(d, r) for d, r, _ in vacuums]),
+        *repair_steps(snapshot, policy, past, rate, [(d, r) for d, r, _ in vacuums]),
     ]
     left = [s for s in steps if s.stage <= policy.last_stage and s.key not in past.settled]
     if any(step.stage == 1 for step in left):
@@ -168,117 +133,6 @@ def _needs(
     return tuple(hold.step.key for hold in holds if hold.holds(database.name, relation))
 
 
-def _temp_steps(snapshot: Snapshot, limits: AgeLimits, policy: Policy) -> Iterator[Step]:
-    """Old temporary tables, which VACUUM passes over: with their owner, or without one."""
-    in_stop = snapshot.xids_left <= 0
-    sessions = {session.pid: session for session in snapshot.sessions}
-    for database in snapshot.databases:
-        for schema, owners, tables in owned_temp(database):
-            old = [table for table in tables if limits.stage_of(table.xid_age, table.mxid_age)]
-            if not old:
-                continue
-            oldest = max(old, key=lambda table: max(table.xid_age, table.mxid_age))
-            stage = limits.stage_of(oldest.xid_age, oldest.mxid_age)
-            assert stage is not None
-            if not owners:
-                for table in old:
-                    yield _orphan_step(database, table, stage, policy, offline=in_stop)
-                continue
-            names = ", ".join(f"{schema}.{table.name}" for table in old)
-            for owner in (sessions[pid] for pid in owners if pid in sessions):
-                yield live_temp_step(
-                    owner,
-                    names,
-                    oldest.xid_age,
-                    stage=stage,
-                    # Which of several it is, PostgreSQL before 16 does not tell.
-                    offered=len(owners) == 1 and (policy.single_user or not in_stop),
-                    taken_at=snapshot.taken_at,
-                )
-
-
-def _orphan_step(
-    database: Database, table: Relation, stage: int, policy: Policy, *, offline: bool
-) -> Step:
-    name = identifier(table.schema, table.name)
-    asked = not offline or policy.single_user
-    reason = f"its owner is gone, it is {table.xid_age:,} XIDs old, and VACUUM passes it over"
-    if offline:
-        reason += (
-            "; dropping it takes an XID, which in the stop only single-user mode gives"
-            if asked
-            else "; in the stop only single-user mode can drop it: stop the server and run this again "
-            f"with --single-user, or by hand: echo 'DROP TABLE {name}' | postgres --single -D FOLDER "
-            f"{database.name}"
-        )
-    step = Step(
-        key=f"temp:{database.name}:{table.oid}",
-        kind=StepKind.DROP_TEMP_OFFLINE if offline else StepKind.DROP_TEMP,
-        stage=stage,
-        database=database.name,
-        object=f"orphaned temporary table {database.name}.{table.schema}.{table.name}",
-        reason=reason,
-        relation_oid=table.oid,
-        xid_age=table.xid_age,
-        mxid_age=table.mxid_age,
-    )
-    if not asked:
-        return replace(step, kind=StepKind.ASK)
-    consent = Consent.SINGLE_USER if offline else Consent.TEMP_TABLE
-    loses = "the rows of a session that has ended, which nobody can read any more"
-    return replace(
-        step,
-        choices=(
-            Choice(
-                consent=consent,
-                statements=(f"DROP TABLE {name}",),
-                loses=f"{loses}; the server is stopped and started" if offline else loses,
-            ),
-        ),
-    )
-
-
-def _zeroing(
-    snapshot: Snapshot, limits: AgeLimits, policy: Policy, past: History
-) -> Iterator[Step]:
-    """For a relation with a page that cannot be read: the one way on that does not restore it."""
-    for database in snapshot.databases:
-        for relation in database.relations or ():
-            stage = limits.stage_of(relation.xid_age, relation.mxid_age)
-            place = Place(database=database.name, oid=relation.oid)
-            if stage is None or place not in past.damaged:
-                continue
-            plain = vacuum_step(
-                snapshot,
-                database.name,
-                relation,
-                stage=stage,
-                limits=limits,
-                policy=policy,
-                rate_bytes_per_s=policy.rate_bytes_per_s,
-            )
-            settings = {
-                **vacuum_settings(stage, policy, members_short=limits.members_short),
-                "zero_damaged_pages": "on",
-            }
-            yield replace(
-                plain,
-                key=f"zero:{database.name}:{relation.oid}",
-                kind=StepKind.ZERO_PAGES,
-                reason="a page of it cannot be read. Restore the page from a backup, or give it up",
-                statements=(),
-                settings=settings,
-                choices=(
-                    Choice(
-                        consent=Consent.ZERO_DAMAGED_PAGES,
-                        statements=plain.statements,
-                        loses="every row on the damaged pages (zero_damaged_pages); the pages are copied "
-                        "to the state folder first",
-                    ),
-                ),
-            )
-
-
 def _endings(
     snapshot: Snapshot, limits: AgeLimits, worked_in: set[str], holds: Sequence[Hold]
 ) -> Iterator[Step]:
@@ -302,42 +156,6 @@ def _endings(
         step = autovacuum_step(snapshot, database, limits, stage)
         if step is not None:
             yield replace(step, needs=needs)
-
-
-def _repairs(
-    snapshot: Snapshot,
-    policy: Policy,
-    past: History,
-    rate: float,
-    planned: Sequence[tuple[Database, Relation]],
-) -> Iterator[Step]:
-    """For every relation frozen before, and every one that this plan freezes."""
-    now = {Place(database=database.name, oid=relation.oid) for database, relation in planned}
-    for database in snapshot.databases:
-        for relation in sorted(database.relations or (), key=order):
-            place = Place(database=database.name, oid=relation.oid)
-            if place not in past.frozen and place not in now:
-                continue
-            if place in past.bad_indexes:
-                yield _reindex_step(database.name, relation)
-            yield repair_step(
-                snapshot, database.name, relation, policy=policy, rate_bytes_per_s=rate
-            )
-
-
-def _reindex_step(database: str, relation: Relation) -> Step:
-    # Beside traffic, but for catalogs, which PostgreSQL rebuilds under a lock only.
-    how = "" if relation.catalog else "CONCURRENTLY "
-    return Step(
-        key=f"reindex:{database}:{relation.oid}",
-        kind=StepKind.REINDEX,
-        stage=3,
-        database=database,
-        object=f"{database}.{relation.schema}.{relation.name}",
-        reason="an index of it is damaged; its table is not, and the index can be built again",
-        statements=(f"REINDEX TABLE {how}{identifier(relation.schema, relation.name)}",),
-        relation_oid=relation.oid,
-    )
 
 
 def _notes(snapshot: Snapshot, limits: AgeLimits) -> Iterator[str]:

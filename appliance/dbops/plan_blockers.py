@@ -14,7 +14,6 @@ from appliance.dbops.plan_vacuum import AgeLimits
 from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import literal
 from appliance.dbops.snapshot import (
-    Database,
     PreparedTransaction,
     Relation,
     Session,
@@ -82,56 +81,18 @@ def lock_steps(
             yield _take_over(session, step, snapshot.taken_at)
         elif (session.transaction_s or 0) * 1000 >= policy.lock_timeout_ms:
             loses = "its VACUUM" if session.vacuuming else "what it has not committed"
-            ends = _terminate(session.pid, snapshot.taken_at)
+            ends = terminate(session.pid, snapshot.taken_at)
             yield Step(
                 key=f"lock:{session.pid}",
                 kind=StepKind.END_SESSION,
                 stage=step.stage,
                 database=None,
-                object=_name(session),
+                object=session_name(session),
                 reason=f"it has held {lock.mode} on {step.object} for {session.transaction_s:.0f} s, "
                 "and VACUUM would wait for it",
                 choices=(Choice(consent=Consent.LOCK, statements=ends, loses=loses),),
                 pid=session.pid,
             )
-
-
-def live_temp_step(
-    session: Session, names: str, age: int, *, stage: int, offered: bool, taken_at: datetime
-) -> Step:
-    """A temporary table that only its living owner can freeze, or that goes with its owner.
-
-    In the stop an owner that is ended cannot drop it (that takes an XID) and leaves an orphan, so this is
-    offered only where the orphan may then be dropped in single-user mode (measured on 15 and 18).
-    """
-    reason = f"its temporary tables ({names}) are {age:,} XIDs old, and nobody else can freeze them"
-    if not offered:
-        return Step(
-            key=f"temp-owner:{session.pid}",
-            kind=StepKind.ASK,
-            stage=stage,
-            database=session.database,
-            object=_name(session),
-            reason=f"{reason}. Have it run VACUUM itself. Ending it does not help: in the stop it "
-            "cannot drop them any more, and only single-user mode could (--single-user)",
-            pid=session.pid,
-        )
-    return Step(
-        key=f"temp-owner:{session.pid}",
-        kind=StepKind.END_SESSION,
-        stage=stage,
-        database=None,
-        object=_name(session),
-        reason=reason,
-        choices=(
-            Choice(
-                consent=Consent.SESSION,
-                statements=_terminate(session.pid, taken_at, idle_too=True),
-                loses="its temporary tables and what it has not committed",
-            ),
-        ),
-        pid=session.pid,
-    )
 
 
 def _session(session: Session, limits: AgeLimits, taken_at: datetime) -> Hold | None:
@@ -148,9 +109,9 @@ def _session(session: Session, limits: AgeLimits, taken_at: datetime) -> Hold | 
             kind=StepKind.END_SESSION,
             stage=stage,
             database=None,
-            object=_name(session),
+            object=session_name(session),
             reason=f"its snapshot is {age:,} XIDs old; autovacuum will begin again by itself",
-            statements=_terminate(session.pid, taken_at),
+            statements=terminate(session.pid, taken_at),
             pid=session.pid,
         )
         return Hold(step=step, age=age, database=session.database)
@@ -161,12 +122,12 @@ def _session(session: Session, limits: AgeLimits, taken_at: datetime) -> Hold | 
         kind=StepKind.END_SESSION,
         stage=stage,
         database=None,
-        object=_name(session),
+        object=session_name(session),
         reason=f"{state}, in a transaction{since}: no row younger than {age:,} XIDs may be frozen",
         choices=(
             Choice(
                 consent=Consent.SESSION,
-                statements=_terminate(session.pid, taken_at),
+                statements=terminate(session.pid, taken_at),
                 loses="what it has not committed",
             ),
         ),
@@ -191,7 +152,7 @@ def _standby(standby: Standby, limits: AgeLimits, taken_at: datetime) -> Hold | 
         choices=(
             Choice(
                 consent=Consent.STANDBY,
-                statements=_terminate(standby.pid, taken_at, idle_too=True),
+                statements=terminate(standby.pid, taken_at, idle_too=True),
                 loses="its connection; it comes back by itself, and unless hot_standby_feedback is off "
                 "there or the query has ended, so does its hold",
             ),
@@ -238,7 +199,7 @@ def _slot(slot: Slot, limits: AgeLimits, taken_at: datetime) -> Hold | None:
     if stage is None:
         return None
     kind = "logical" if slot.logical else "physical"
-    ends = () if slot.active_pid is None else _terminate(slot.active_pid, taken_at, idle_too=True)
+    ends = () if slot.active_pid is None else terminate(slot.active_pid, taken_at, idle_too=True)
     user = "nobody reads it" if slot.active_pid is None else f"process {slot.active_pid} reads it"
     step = Step(
         key=f"slot:{slot.name}",
@@ -268,14 +229,15 @@ def _take_over(session: Session, step: Step, taken_at: datetime) -> Step:
         kind=StepKind.END_SESSION,
         stage=step.stage,
         database=None,
-        object=_name(session),
+        object=session_name(session),
         reason=f"it works on {step.object}, less directly than this plan; what it has frozen stays so",
-        statements=_terminate(session.pid, taken_at),
+        statements=terminate(session.pid, taken_at),
         pid=session.pid,
     )
 
 
-def _name(session: Session) -> str:
+def session_name(session: Session) -> str:
+    """Who a session is, in words that name it alone."""
     who = " ".join(
         word for word in (session.user, session.application and f'"{session.application}"') if word
     )
@@ -283,7 +245,7 @@ def _name(session: Session) -> str:
     return f"{session.backend} {session.pid}{place}{f' ({who})' if who else ''}"
 
 
-def _terminate(pid: int, taken_at: datetime, *, idle_too: bool = False) -> tuple[str, ...]:
+def terminate(pid: int, taken_at: datetime, *, idle_too: bool = False) -> tuple[str, ...]:
     """No row when it is no longer the session that was seen: its number may be another's by now, and a
     transaction that has ended holds nothing back."""
     begun = "backend_start" if idle_too else "xact_start"
@@ -291,13 +253,3 @@ def _terminate(pid: int, taken_at: datetime, *, idle_too: bool = False) -> tuple
         f"SELECT pg_terminate_backend(pid, {TERMINATE_WAIT_MS}) FROM pg_stat_activity "
         f"WHERE pid = {pid} AND {begun} <= {literal(taken_at.isoformat())}::timestamptz",
     )
-
-
-def owned_temp(database: Database) -> Iterator[tuple[str, tuple[int, ...], tuple[Relation, ...]]]:
-    """Each schema of temporary tables in a database: its name, who may own it, and its tables, whose age
-    is their TOAST's where that is older."""
-    relations = database.relations or ()
-    for namespace in database.temp_namespaces or ():
-        tables = tuple(r for r in relations if r.temporary and r.schema == namespace.name)
-        if tables:
-            yield namespace.name, namespace.owners, tables

@@ -47,7 +47,7 @@ def autovacuum_step(
     """
     of_xids = database.xid_age > snapshot.setting_int("autovacuum_freeze_max_age")
     of_mxids = database.mxid_age > snapshot.setting_int("autovacuum_multixact_freeze_max_age")
-    # When half of the members are used, autovacuum lowers its own limit for multixacts as far as it takes.
+    # Beyond half of the members, autovacuum lowers its own limit as far as it takes.
     if not (of_xids or of_mxids or limits.members_over_half):
         return None
     return Step(

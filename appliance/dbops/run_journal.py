@@ -1,0 +1,148 @@
+"""The journal of repairs: what was begun, done and changed, in a file outside of PostgreSQL.
+
+One JSON object a line, fsynced before the deed that it announces and after the one that it reports, so
+that a run that was killed can be gone on with. Owns the file and its lock; a torn last line is dropped.
+Never: decides what is to be done, or holds a row, a statement's parameter or a password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from appliance.dbops.folder import FolderLock, sync_folder
+from appliance.dbops.history import History, Place
+from appliance.errors import DatabaseError
+
+FILE_NAME = "repairs.jsonl"
+LOCK_NAME = "repairs.lock"
+RATE_BYTES_MIN = 16 << 20
+"""Below it, what a VACUUM took says more about waiting than about reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a step ended. `state` is `done`, `held`, `failed`, `declined`, `skipped` or `stopped`."""
+
+    key: str
+    object: str
+    state: str
+    words: str
+    database: str | None = None
+    relation_oid: int | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class RunJournal:
+    """The journal in `folder` of the cluster `system_id`; held by one process at a time."""
+
+    def __init__(self, folder: Path, system_id: str) -> None:
+        """Raises DatabaseError when another process has it, or the folder is another cluster's."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = FolderLock(folder / LOCK_NAME, folder)
+        self._lock.acquire()
+        self._path = folder / FILE_NAME
+        try:
+            self.records = _read(self._path)
+            _check_cluster(self.records, system_id, self._path)
+            self._file = self._path.open("ab")
+        except BaseException:
+            self._lock.release()
+            raise
+        sync_folder(folder)
+        self._system_id = system_id
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last run was not ended by itself: it was killed."""
+        return bool(self.records) and self.records[-1]["event"] != "finished"
+
+    def write(self, event: str, **fields: object) -> None:
+        """Append a record; when this returns, it outlives a power cut."""
+        record = {"event": event, "system_id": self._system_id, **fields}
+        self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.records.append(record)
+
+    def settings_to_restore(self) -> Mapping[str, str | None]:
+        """Server settings that a run changed and did not change back: None was not set before."""
+        left: dict[str, str | None] = {}
+        for record in self.records:
+            if record["event"] == "settings_changed":
+                # The first value is the operator's own; a later one may be what a killed run set.
+                left = {**record["before"], **left}
+            elif record["event"] == "settings_restored":
+                left = {}
+        return left
+
+    def frozen(self) -> frozenset[Place]:
+        """Relations frozen by any run whose index cleanup nobody has made up for."""
+        places: set[Place] = set()
+        for record in self.records:
+            if record["event"] != "ended" or record["state"] != "done":
+                continue
+            if record["relation_oid"] is None or record["database"] is None:
+                continue
+            place = Place(database=record["database"], oid=record["relation_oid"])
+            kind = record["key"].partition(":")[0]
+            if kind in ("vacuum", "zero"):
+                places.add(place)
+            elif kind == "repair":
+                places.discard(place)
+        return frozenset(places)
+
+    def rate_bytes_per_s(self) -> float | None:
+        """Measured over the last large steps; None before there was one."""
+        large = [
+            record
+            for record in self.records
+            if record["event"] == "ended"
+            and record["state"] == "done"
+            and record["bytes"] >= RATE_BYTES_MIN
+        ][-20:]
+        seconds = sum(record["seconds"] for record in large)
+        return sum(record["bytes"] for record in large) / seconds if seconds > 0 else None
+
+    def history(self) -> History:
+        """What a run knows at its start."""
+        return History(frozen=self.frozen(), rate_bytes_per_s=self.rate_bytes_per_s())
+
+    def close(self) -> None:
+        """Give the file and its lock up."""
+        self._file.close()
+        self._lock.release()
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The whole records; what follows the last newline was never acknowledged, and is cut off."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    whole = content[: content.rfind(b"\n") + 1]
+    records = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            assert isinstance(record["event"], str)
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise DatabaseError(f"{path}: line {number} is damaged; move the file away") from error
+        records.append(record)
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return records
+
+
+def _check_cluster(records: list[dict[str, Any]], system_id: str, path: Path) -> None:
+    others = {record["system_id"] for record in records} - {system_id}
+    if others:
+        raise DatabaseError(
+            f"{path}: is of the cluster {', '.join(sorted(others))}, and this is {system_id}; "
+            "name another folder with --state-dir"
+        )
