@@ -7,12 +7,12 @@ A plan is made anew whenever something was done, so a step that is done is not i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from appliance.dbops.history import History, Place
-from appliance.dbops.plan_blockers import Hold, horizon_holds, lock_steps
+from appliance.dbops.plan_blockers import GAIN_MIN, Hold, horizon_holds, lock_steps
 from appliance.dbops.plan_databases import autovacuum_step, probe_step, refresh_step
 from appliance.dbops.plan_repairs import repair_steps, zero_steps
 from appliance.dbops.plan_temp import temp_steps
@@ -68,7 +68,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     }
     steps = [
         *lock_steps(snapshot, wanted, policy, ended),
-        *(hold.step for hold in holds),
+        *{hold.step.key: hold.step for hold in holds}.values(),
         *temp,
         *(step for _, _, step in vacuums),
         *zero_steps(snapshot, limits, policy, past),
@@ -130,7 +130,11 @@ def _needs(
     """What has to be ended before the relation can become younger. Of multixacts nothing is known."""
     if relation.xid_age < step.xid_age_max:
         return ()
-    return tuple(hold.step.key for hold in holds if hold.holds(database.name, relation))
+    return _keys(hold for hold in holds if hold.holds(database, relation))
+
+
+def _keys(holds: Iterable[Hold]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(hold.step.key for hold in holds))
 
 
 def _endings(
@@ -141,7 +145,7 @@ def _endings(
     closed = []
     for database in snapshot.databases:
         stage = limits.stage_of(database.xid_age, database.mxid_age)
-        if stage is None:
+        if stage is None or database.dropping:
             continue
         if not database.connectable:
             closed.append((database, stage))
@@ -150,11 +154,15 @@ def _endings(
                 snapshot, database, limits, stage, stale=database.name not in worked_in
             )
     for database, stage in closed:
-        needs = tuple(
-            hold.step.key for hold in holds if hold.database is None and hold.age >= limits.xid[0]
-        )
         step = autovacuum_step(snapshot, database, limits, stage)
         if step is not None:
+            # Nearly every hold reaches the shared catalogs, of which it has its own ages.
+            needs = _keys(
+                hold
+                for hold in holds
+                if (hold.blocker.age or 0) >= database.xid_age - GAIN_MIN
+                and database.xid_age >= step.xid_age_max
+            )
             yield replace(step, needs=needs)
 
 
