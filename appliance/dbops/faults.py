@@ -71,7 +71,8 @@ def routine_of(error: asyncpg.PostgresError) -> str:
 
 
 _FILE = re.compile(r"\b(?:base/\d+|global|pg_tblspc/\d+/[^/\s]+/\d+)/(\d+)")
-_BLOCK = re.compile(r"\b(\d+)\b")
+_NUMBER = re.compile(r"\d+")
+_BLOCKS = re.compile(r"\d+\.\.\d+")
 
 
 def damaged_file(error: BaseException) -> int | None:
@@ -81,7 +82,18 @@ def damaged_file(error: BaseException) -> int | None:
 
 
 def damaged_block(error: BaseException) -> int | None:
-    """The number of the unreadable page: the message's first number, before the path of the file."""
-    found = _FILE.search(str(error))
-    block = None if found is None else _BLOCK.search(str(error)[: found.start()])
-    return None if block is None else int(block[1])
+    """The number of the (first) unreadable page; None when the error names none.
+
+    It is the message's first number. 18 reads several pages at once, and where more than one of them is
+    damaged, the message has their count and range (`2 invalid pages among blocks 5..8`) and the detail
+    names the first.
+    """
+    text = str(error)
+    found = _FILE.search(text)
+    if found is None:
+        return None
+    words = text[: found.start()]
+    if _BLOCKS.search(words):
+        words = str(getattr(error, "detail", "") or "")
+    number = _NUMBER.search(words)
+    return None if number is None else int(number[0])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from appliance.dbops.history import History, Place
 from appliance.dbops.plan_vacuum import AgeLimits, order, repair_step, vacuum_settings, vacuum_step
 from appliance.dbops.policy import Policy
-from appliance.dbops.quoting import qualified
+from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot import Database, Relation, Snapshot
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
@@ -85,6 +85,6 @@ def _reindex_step(database: str, relation: Relation) -> Step:
         database=database,
         object=f"{database}.{relation.schema}.{relation.name}",
         reason="an index of it is damaged; its table is not, and the index can be built again",
-        statements=(f"REINDEX TABLE {how}{qualified(relation.schema, relation.name)}",),
+        statements=(f"REINDEX TABLE {how}{identifier(relation.schema, relation.name)}",),
         relation_oid=relation.oid,
     )

@@ -9,7 +9,7 @@ from datetime import datetime
 from appliance.dbops.plan_blockers import session_name, terminate
 from appliance.dbops.plan_vacuum import AgeLimits
 from appliance.dbops.policy import Policy
-from appliance.dbops.quoting import qualified
+from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot import Database, Relation, Session, Snapshot
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
@@ -46,7 +46,7 @@ def temp_steps(snapshot: Snapshot, limits: AgeLimits, policy: Policy) -> Iterato
 def _orphan_step(
     database: Database, table: Relation, stage: int, policy: Policy, *, offline: bool
 ) -> Step:
-    name = qualified(table.schema, table.name)
+    name = identifier(table.schema, table.name)
     asked = not offline or policy.single_user
     reason = f"its owner is gone, it is {table.xid_age:,} XIDs old, and VACUUM passes it over"
     if offline:

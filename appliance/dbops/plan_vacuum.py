@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from appliance.dbops.limits import MEMBERS_MAX
 from appliance.dbops.policy import Policy
-from appliance.dbops.quoting import qualified
+from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot import Relation, RelationKind, Snapshot
 from appliance.dbops.step import Step, StepKind
 
@@ -99,7 +99,7 @@ def vacuum_step(
         database=database,
         object=f"{database}.{relation.schema}.{relation.name}",
         reason=_reason(relation, limits, stage),
-        statements=(f"VACUUM ({', '.join(options)}) {qualified(relation.schema, relation.name)}",),
+        statements=(f"VACUUM ({', '.join(options)}) {identifier(relation.schema, relation.name)}",),
         settings=vacuum_settings(stage, policy, members_short=limits.members_short),
         relation_oid=relation.oid,
         xid_age=relation.xid_age,
@@ -132,7 +132,7 @@ def repair_step(
         database=database,
         object=f"{database}.{relation.schema}.{relation.name}",
         reason="its indexes, its end and its statistics were left out while it was frozen",
-        statements=(f"VACUUM ({', '.join(options)}) {qualified(relation.schema, relation.name)}",),
+        statements=(f"VACUUM ({', '.join(options)}) {identifier(relation.schema, relation.name)}",),
         settings=vacuum_settings(3, policy, members_short=False),
         relation_oid=relation.oid,
         bytes=size,

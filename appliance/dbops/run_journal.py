@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,6 @@ FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
 RATE_BYTES_MIN = 16 << 20
 """Below it, what a VACUUM took says more about waiting than about reading."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a step ended. `state` is `done`, `held`, `failed`, `declined`, `skipped` or `stopped`."""
-
-    key: str
-    object: str
-    state: str
-    words: str
-    database: str | None = None
-    relation_oid: int | None = None
-    bytes: int = 0
-    seconds: float = 0.0
 
 
 class RunJournal:
@@ -62,12 +47,13 @@ class RunJournal:
         """Whether the last run was not ended by itself: it was killed."""
         return bool(self.records) and self.records[-1]["event"] != "finished"
 
-    def write(self, event: str, **fields: object) -> None:
-        """Append a record; when this returns, it outlives a power cut."""
+    def write(self, event: str, *, sync: bool = True, **fields: object) -> None:
+        """Append a record; when this returns, it outlives a power cut, or (without `sync`) a kill."""
         record = {"event": event, "system_id": self._system_id, **fields}
         self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if sync:
+            os.fsync(self._file.fileno())
         self.records.append(record)
 
     def settings_to_restore(self) -> Mapping[str, str | None]:
@@ -82,18 +68,22 @@ class RunJournal:
         return left
 
     def frozen(self) -> frozenset[Place]:
-        """Relations frozen by any run whose index cleanup nobody has made up for."""
+        """Relations frozen by any run whose index cleanup nobody has made up for.
+
+        From when a VACUUM began, so that one whose end was never written down counts too.
+        """
         places: set[Place] = set()
         for record in self.records:
-            if record["event"] != "ended" or record["state"] != "done":
-                continue
-            if record["relation_oid"] is None or record["database"] is None:
+            if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
                 continue
             place = Place(database=record["database"], oid=record["relation_oid"])
-            kind = record["key"].partition(":")[0]
+            kind, state = record["key"].partition(":")[0], record.get("state", "started")
             if kind in ("vacuum", "zero"):
-                places.add(place)
-            elif kind == "repair":
+                if state in ("started", "done", "held"):
+                    places.add(place)
+                elif state == "failed":
+                    places.discard(place)
+            elif kind == "repair" and state == "done":
                 places.discard(place)
         return frozenset(places)
 
@@ -130,9 +120,11 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             record = json.loads(line)
-            assert isinstance(record["event"], str)
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
+        except (ValueError, KeyError, TypeError) as error:
             raise DatabaseError(f"{path}: line {number} is damaged; move the file away") from error
+        if not is_record:
+            raise DatabaseError(f"{path}: line {number} is no record; move the file away")
         records.append(record)
     if len(whole) < len(content):
         os.truncate(path, len(whole))
