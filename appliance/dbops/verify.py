@@ -1,6 +1,7 @@
 """Whether a repair has reached what it was for: ages, a transaction ID and a multixact taken, structures.
 
-Writes nothing that stays: the probes are rolled back, and cost two transaction IDs and one multixact.
+Writes nothing that stays: the probes are rolled back, and cost a handful of transaction IDs and one
+multixact.
 Never: repairs what it finds.
 """
 
@@ -18,6 +19,7 @@ from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import identifier
 from appliance.dbops.row_counts import QUERIES
 from appliance.dbops.snapshot import Snapshot
+from appliance.dbops.target import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Check:
 
 
 def check_ages(snapshot: Snapshot, policy: Policy) -> Iterator[Check]:
-    """Every database, template0 too, and every relation in them, below the ages of the last stage. Pure."""
+    """Every database, template0 too, and every relation below the ages of the last stage. Pure."""
     limits = age_limits(snapshot, policy)
     number = min(policy.last_stage, 2) - 1
     for database in snapshot.databases:
@@ -94,7 +96,7 @@ async def probe(sessions: MaintenanceSessions) -> AsyncIterator[Check]:
 async def check_structures(
     snapshot: Snapshot, sessions: MaintenanceSessions, *, bytes_max: int
 ) -> AsyncIterator[Check]:
-    """Tables and b-trees through amcheck, where a database has it: the smallest, as far as the bytes go."""
+    """Tables and b-trees through amcheck, where a database has it: the smallest, while bytes last."""
     for database in snapshot.databases:
         if not database.connectable:
             continue
@@ -118,7 +120,7 @@ async def check_structures(
 
 
 async def _table_faults(
-    connection: asyncpg.Connection[asyncpg.Record], schema: str, table: asyncpg.Record
+    connection: Connection, schema: str, table: asyncpg.Record
 ) -> list[str]:
     place = f"{table['schema']}.{table['name']}"
     function = identifier(schema, "verify_heapam")
@@ -133,7 +135,7 @@ async def _table_faults(
 
 
 async def _index_faults(
-    connection: asyncpg.Connection[asyncpg.Record], schema: str, index: asyncpg.Record
+    connection: Connection, schema: str, index: asyncpg.Record
 ) -> list[str]:
     function = identifier(schema, "bt_index_check")
     try:
