@@ -13,7 +13,11 @@ from typing import Protocol, TypeAlias, cast
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-COMMANDS: Mapping[str, str] = {}
+COMMANDS: Mapping[str, str] = {
+    "status": "appliance.cli.db_status",
+    "diagnose": "appliance.cli.db_diagnose",
+    "metrics": "appliance.cli.db_metrics",
+}
 """By name, in the order of the help: the module that has `add` and `run`."""
 
 
