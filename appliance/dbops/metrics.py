@@ -6,7 +6,7 @@ client's name; the labels are databases and the kinds of what holds the horizon.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,7 +16,7 @@ from appliance.dbops.blocker import BlockerKind
 from appliance.dbops.blockers import due_age
 from appliance.dbops.holders import holders
 from appliance.dbops.limits import STOP_AGE
-from appliance.dbops.snapshot import Snapshot
+from appliance.dbops.snapshot import Database, Snapshot
 from appliance.dbops.status import autovacuum_lag, stage_of_member_space
 
 PREFIX = "appliance_db_"
@@ -83,7 +83,7 @@ def _ids(snapshot: Snapshot) -> Iterator[Family]:
     if members is not None:
         stage.add_metric(["members"], members)
     yield stage
-    told = {
+    told: dict[str, tuple[str, Callable[[Database], int]]] = {
         "xid_age": ("Age of the oldest transaction ID.", lambda item: item.xid_age),
         "xids_left": ("Until this database stops the cluster.", lambda item: item.xids_left),
         "mxid_age": ("Age of the oldest multixact ID.", lambda item: item.mxid_age),
