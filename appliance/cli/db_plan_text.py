@@ -77,9 +77,7 @@ def plan_text(plan: Plan) -> str:
         lines.append("during stage 1 the server's finished turns wait in its journal")
     for number in STAGES:
         lines += _stage_lines(number, plan.stage(number))
-    consents = dict.fromkeys(
-        choice.consent.value for step in plan.steps for choice in step.choices
-    )
+    consents = dict.fromkeys(choice.consent.value for step in plan.steps for choice in step.choices)
     if consents:
         lines.append(f"\nto be agreed to: {', '.join(consents)} (asked one by one, or --yes KIND)")
     return "\n".join(lines)

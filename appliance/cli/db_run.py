@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_plan_text import plan_json
-from appliance.cli.db_policy import add_policy, data_dir_of, place_of, policy_of
+from appliance.cli.db_policy import add_policy, place_of, policy_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
-from appliance.cli.plain_text import as_json
+from appliance.cli.plain_text import as_json, visible
 from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
-    from appliance.dbops.run import Outcome, OwnServer, Report
+    from appliance.dbops.run import Confirm, Outcome, OwnServer, Report
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The subcommand's options."""
     parser = commands.add_parser(
-        "run", help="bring writes back and restore a margin; shows what it would do without --execute"
+        "run",
+        help="bring writes back and restore a margin; shows what it would do without --execute",
     )
     add_target(parser)
     add_policy(parser)
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if outcome.is_complete else EXIT_FOUND_WRONG
 
 
-async def _run(options: argparse.Namespace, report: Report, confirm: object) -> Outcome:
+async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) -> Outcome:
     from appliance.dbops.inspect import read_cluster
     from appliance.dbops.run import Run
     from appliance.dbops.run_journal import RunJournal
@@ -101,3 +102,54 @@ async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
     cluster = Cluster(cluster_folder(options), binaries, purpose="appliance db run")
     await cluster.start(report.said)
     return OwnServer(cluster=cluster, binaries=binaries)
+
+
+def _consents(kinds: list[str]) -> frozenset[str]:
+    from appliance.dbops.step import Consent
+
+    known = {consent.value for consent in Consent}
+    for kind in kinds:
+        if kind not in known:
+            raise ConfigError(f"--yes {kind}: expected one of {', '.join(sorted(known))}")
+    return frozenset(kinds)
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "complete": outcome.is_complete,
+        "stopped": outcome.stopped,
+        "ended": [
+            {
+                "key": step.key,
+                "object": step.object,
+                "state": result.state.value,
+                "words": result.words,
+                "fault": None if result.fault is None else result.fault.value,
+                "seconds": round(result.seconds, 3),
+            }
+            for step, result in outcome.ended
+        ],
+        "left": plan_json(outcome.left),
+    }
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    from appliance.dbops.run_step import State
+
+    lines = []
+    last = {step.key: (step, result) for step, result in outcome.ended}
+    for step, result in last.values():
+        if result.state is not State.DONE:
+            lines.append(f"{result.state.value}: {visible(step.object)}: {visible(result.words)}")
+    if outcome.stopped is not None:
+        lines.append(f"stopped: {outcome.stopped}")
+    if outcome.is_complete:
+        lines.append("everything is done")
+    else:
+        lines.append(
+            f"{len(outcome.left.steps)} steps are left; `appliance db plan` shows them, and the same "
+            "command goes on with them"
+        )
+    left = outcome.left
+    lines.append(f"{left.xids_left:,} transaction IDs and {left.mxids_left:,} multixacts are left")
+    return "\n".join(lines)

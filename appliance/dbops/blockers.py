@@ -30,9 +30,9 @@ _RATES = (BlockerKind.AUTOVACUUM_OFF, BlockerKind.AUTOVACUUM_STARVED, BlockerKin
 class Watch:
     """From when on something is worth telling.
 
-    What holds the horizon is told from an age in XIDs on, or when it has lasted for some time: long before
-    it does harm. Databases and single relations are told from `relation_age_min` on; None: from where
-    autovacuum should have vacuumed them.
+    What holds the horizon is told from an age in XIDs on, or when it has lasted for some time: long
+    before it does harm. Databases and single relations are told from `relation_age_min` on; None: from
+    where autovacuum should have vacuumed them.
     """
 
     xid_age_min: int = 10_000_000
@@ -42,6 +42,12 @@ class Watch:
     prepared_s_min: float = 300.0
     unused_slots: bool = True
     """Whether a slot that nobody reads is told at any age."""
+
+    def old(self, snapshot: Snapshot) -> AgeMin:
+        """The ages from which on databases and relations are told."""
+        if self.relation_age_min is None:
+            return due_age(snapshot)
+        return AgeMin(xid=self.relation_age_min, mxid=self.relation_age_min)
 
     @classmethod
     def by_age(cls, age_min: int) -> Watch:
@@ -64,9 +70,7 @@ def blockers(
     damages: Sequence[Damage] = (),
 ) -> tuple[Blocker, ...]:
     """Every blocker, the one that holds the cluster back most first."""
-    age_min = _due_age(snapshot)
-    if watch.relation_age_min is not None:
-        age_min = AgeMin(xid=watch.relation_age_min, mxid=watch.relation_age_min)
+    age_min = watch.old(snapshot)
     found = [
         *(holder for holder in holders(snapshot) if _is_told(holder, watch)),
         *obstacles.temp_tables(snapshot, age_min),
@@ -79,7 +83,7 @@ def blockers(
     return tuple(sorted(found, key=_rank))
 
 
-def _due_age(snapshot: Snapshot) -> AgeMin:
+def due_age(snapshot: Snapshot) -> AgeMin:
     """From here on autovacuum is at fault: the stage of such an age is LAGGING."""
     return AgeMin(
         xid=int(LAGGING_FACTOR * snapshot.setting_int("autovacuum_freeze_max_age")),

@@ -1,4 +1,4 @@
-"""What makes a cluster old without holding any row: databases nobody vacuums, autovacuum, the rate. Pure."""
+"""What makes a cluster old without holding any row: unvacuumed databases, autovacuum, the rate. Pure."""
 
 from __future__ import annotations
 

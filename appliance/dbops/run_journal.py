@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from appliance.dbops.folder import FolderLock, sync_folder
 from appliance.dbops.history import History, Place
@@ -19,6 +19,9 @@ from appliance.errors import DatabaseError
 
 FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
+Record: TypeAlias = dict[str, Any]
+
+RATE_STEPS = 20
 RATE_BYTES_MIN = 16 << 20
 """Below it, what a VACUUM took says more about waiting than about reading."""
 
@@ -33,9 +36,10 @@ class RunJournal:
         self._lock.acquire()
         self._path = folder / FILE_NAME
         try:
-            self.records = _read(self._path)
+            self.records, length = _parse(self._path)
             _check_cluster(self.records, system_id, self._path)
             self._file = self._path.open("ab")
+            self._file.truncate(length)  # a torn last line
         except BaseException:
             self._lock.release()
             raise
@@ -67,41 +71,9 @@ class RunJournal:
                 left = {}
         return left
 
-    def frozen(self) -> frozenset[Place]:
-        """Relations frozen by any run whose index cleanup nobody has made up for.
-
-        From when a VACUUM began, so that one whose end was never written down counts too.
-        """
-        places: set[Place] = set()
-        for record in self.records:
-            if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
-                continue
-            place = Place(database=record["database"], oid=record["relation_oid"])
-            kind, state = record["key"].partition(":")[0], record.get("state", "started")
-            if kind in ("vacuum", "zero"):
-                if state in ("started", "done", "held"):
-                    places.add(place)
-                elif state == "failed":
-                    places.discard(place)
-            elif kind == "repair" and state == "done":
-                places.discard(place)
-        return frozenset(places)
-
-    def rate_bytes_per_s(self) -> float | None:
-        """Measured over the last large steps; None before there was one."""
-        large = [
-            record
-            for record in self.records
-            if record["event"] == "ended"
-            and record["state"] == "done"
-            and record["bytes"] >= RATE_BYTES_MIN
-        ][-20:]
-        seconds = sum(record["seconds"] for record in large)
-        return sum(record["bytes"] for record in large) / seconds if seconds > 0 else None
-
     def history(self) -> History:
-        """What a run knows at its start."""
-        return History(frozen=self.frozen(), rate_bytes_per_s=self.rate_bytes_per_s())
+        """What the runs until now did that a snapshot does not show."""
+        return History(frozen=_frozen(self.records), rate_bytes_per_s=_rate(self.records))
 
     def close(self) -> None:
         """Give the file and its lock up."""
@@ -109,12 +81,56 @@ class RunJournal:
         self._lock.release()
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The whole records; what follows the last newline was never acknowledged, and is cut off."""
+def past_history(folder: Path, system_id: str) -> History:
+    """The history of a journal that nobody has to hold, empty where there is none.
+
+    Raises DatabaseError as RunJournal does, but for the lock.
+    """
+    records, _ = _parse(folder / FILE_NAME)
+    _check_cluster(records, system_id, folder / FILE_NAME)
+    return History(frozen=_frozen(records), rate_bytes_per_s=_rate(records))
+
+
+def _frozen(records: Sequence[Record]) -> frozenset[Place]:
+    """Relations frozen by any run whose index cleanup nobody has made up for.
+
+    From when a VACUUM began, so that one whose end was never written down counts too.
+    """
+    places: set[Place] = set()
+    for record in records:
+        if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
+            continue
+        place = Place(database=record["database"], oid=record["relation_oid"])
+        kind, state = record["key"].partition(":")[0], record.get("state", "started")
+        if kind in ("vacuum", "zero"):
+            if state in ("started", "done", "held"):
+                places.add(place)
+            elif state == "failed":
+                places.discard(place)
+        elif kind == "repair" and state == "done":
+            places.discard(place)
+    return frozenset(places)
+
+
+def _rate(records: Sequence[Record]) -> float | None:
+    """Bytes a second, measured over the last large steps; None before there was one."""
+    large = [
+        record
+        for record in records
+        if record["event"] == "ended"
+        and record["state"] == "done"
+        and record["bytes"] >= RATE_BYTES_MIN
+    ][-RATE_STEPS:]
+    seconds = sum(record["seconds"] for record in large)
+    return sum(record["bytes"] for record in large) / seconds if seconds > 0 else None
+
+
+def _parse(path: Path) -> tuple[list[Record], int]:
+    """The whole records and their length: what follows the last newline was never acknowledged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return [], 0
     whole = content[: content.rfind(b"\n") + 1]
     records = []
     for number, line in enumerate(whole.splitlines(), start=1):
@@ -126,12 +142,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         if not is_record:
             raise DatabaseError(f"{path}: line {number} is no record; move the file away")
         records.append(record)
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
-    return records
+    return records, len(whole)
 
 
-def _check_cluster(records: list[dict[str, Any]], system_id: str, path: Path) -> None:
+def _check_cluster(records: Sequence[Record], system_id: str, path: Path) -> None:
     others = {record["system_id"] for record in records} - {system_id}
     if others:
         raise DatabaseError(

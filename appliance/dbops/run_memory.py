@@ -5,6 +5,8 @@ Owns the journal's records of steps. Never: takes one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from appliance.dbops.faults import Fault
 from appliance.dbops.history import History, Place
 from appliance.dbops.run_journal import RunJournal
@@ -68,12 +70,11 @@ class RunMemory:
 
     def history(self, *, settled: bool = True) -> History:
         """For the next plan; without `settled`, for what is left in the end."""
-        return History(
+        return replace(
+            self._journal.history(),
             settled=frozenset(self._settled if settled else ()),
-            frozen=self._journal.frozen(),
             damaged=frozenset(self._damaged),
             bad_indexes=frozenset(self._bad_indexes),
-            rate_bytes_per_s=self._journal.rate_bytes_per_s(),
         )
 
     def _is_settled(self, step: Step, result: Result) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import asyncpg
 
 from appliance.dbops.snapshot import (
     Database,
@@ -18,8 +20,7 @@ from appliance.dbops.snapshot import (
 )
 from appliance.dbops.temp_owners import NumberedProcess
 
-Row: TypeAlias = Mapping[str, Any]
-"""A record by column name."""
+Row: TypeAlias = asyncpg.Record
 
 _TRUE = ("true", "on", "yes", "1")
 

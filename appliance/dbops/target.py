@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -75,9 +75,10 @@ class Target:
         """
         try:
             with self._address() as address:
+                if database is not None:
+                    address["database"] = database
                 return await asyncpg.connect(
                     **address,
-                    **({} if database is None else {"database": database}),
                     timeout=CONNECT_TIMEOUT_S,
                     command_timeout=_command_timeout_s(statement_timeout_ms),
                     server_settings={
@@ -97,7 +98,7 @@ class Target:
             raise NotRunning(f"no PostgreSQL answers at {self}: {_words(error)}") from error
 
     @contextlib.contextmanager
-    def _address(self) -> Iterator[dict[str, str | int]]:
+    def _address(self) -> Iterator[dict[str, Any]]:
         """Where asyncpg is to go; valid while the context is open."""
         if self.url is not None:
             yield {"dsn": self.url}

@@ -18,8 +18,8 @@ NUMBERS_ARE_EXACT = 160_000
 _SCHEMA = re.compile(r"pg_temp_(\d+)")
 _NO_OWNERS = ("autovacuum worker", "autovacuum launcher", "walsender", "parallel worker")
 
-CLOCK_GRAIN = timedelta(milliseconds=20)
-"""A file system's time may lag behind the clock by a tick of the kernel."""
+FILE_TIME_GRAIN = timedelta(seconds=1)
+"""PostgreSQL tells a file's time in whole seconds, cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +89,4 @@ def _wrote(
     if files is None or process.started is None:
         return True
     modified = files.get(schema)
-    return modified is not None and modified >= process.started - CLOCK_GRAIN
+    return modified is not None and modified >= process.started - FILE_TIME_GRAIN

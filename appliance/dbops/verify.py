@@ -119,9 +119,7 @@ async def check_structures(
         yield Check(name=name, ok=not faults, words="; ".join([counted, *faults[:5]]))
 
 
-async def _table_faults(
-    connection: Connection, schema: str, table: asyncpg.Record
-) -> list[str]:
+async def _table_faults(connection: Connection, schema: str, table: asyncpg.Record) -> list[str]:
     place = f"{table['schema']}.{table['name']}"
     function = identifier(schema, "verify_heapam")
     try:
@@ -134,9 +132,7 @@ async def _table_faults(
     return [f"{place}, page {row['blkno']}: {row['msg']}" for row in rows]
 
 
-async def _index_faults(
-    connection: Connection, schema: str, index: asyncpg.Record
-) -> list[str]:
+async def _index_faults(connection: Connection, schema: str, index: asyncpg.Record) -> list[str]:
     function = identifier(schema, "bt_index_check")
     try:
         await connection.fetchval(f"SELECT {function}($1::oid::regclass)", index["oid"])
