@@ -1,4 +1,4 @@
-"""The options that `db plan`, `db run` and `db verify` share: what is to be reached, and what is allowed."""
+"""The options that `db plan`, `run` and `verify` share: what is to be reached, and what is allowed."""
 
 from __future__ import annotations
 

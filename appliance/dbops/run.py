@@ -145,8 +145,8 @@ class Run:
                 asyncpg.PostgresError, asyncpg.InterfaceError, OSError, NotRunning
             ):
                 await restore_settings(sessions, self._journal)
-            for closing in (sessions, self._watch, *self._takers):
-                await closing.close()
+            await sessions.close()
+            await self._close_sessions()
         self._journal.write("finished", stopped=self._stopped, left=len(left.steps))
         return Outcome(ended=tuple(self._memory.ended), left=left, stopped=self._stopped)
 
@@ -254,8 +254,7 @@ class Run:
                 "the server is not this command's own: stop it and name its folder (--data-dir)"
             )
         assert step.database is not None
-        for closing in (self._watch, *self._takers):
-            await closing.close()
+        await self._close_sessions()
         await drop_in_single_user_mode(
             self._server.cluster,
             self._server.binaries,
@@ -306,6 +305,11 @@ class Run:
             else:
                 return
             await asyncio.sleep(RECONNECT_EVERY_S)
+
+    async def _close_sessions(self) -> None:
+        await self._watch.close()
+        for taker in self._takers:
+            await taker.close()
 
     def _sessions(self) -> MaintenanceSessions:
         return MaintenanceSessions(self._target, self._policy.lock_timeout_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -226,7 +226,7 @@ class StepTaker:
             await self._sessions.drop(step.database)
 
 
-def _by_age(step: Step, row: Mapping[str, int]) -> Result:
+def _by_age(step: Step, row: asyncpg.Record) -> Result:
     """Done, when it is now below the ages that the step was to bring it below."""
     xid_age, mxid_age = row["xid_age"], row["mxid_age"]
     if xid_age < step.xid_age_max and mxid_age < step.mxid_age_max:
