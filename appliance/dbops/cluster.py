@@ -51,12 +51,20 @@ STOP_TIMEOUT_S = 30.0
 REPORT_EVERY_S = 1.0
 
 
-class Cluster:
-    """The cluster in `directory`, served by `binaries`; one object per folder and process."""
+BUILTIN_LOCALE_MAJOR = 17
+"""The first version with a locale of its own that no library's update can change, and with syncfs."""
 
-    def __init__(self, directory: Path, binaries: Binaries) -> None:
+
+class Cluster:
+    """The cluster in `directory`, served by `binaries`; one object per folder and process.
+
+    `settings` is the text of its settings file.
+    """
+
+    def __init__(self, directory: Path, binaries: Binaries, settings: str = SETTINGS) -> None:
         self.directory = directory.absolute()
         self._binaries = binaries
+        self._settings = settings
         self._lock = FolderLock(self._beside("lock"), self.directory)
         self._process: Process | None = None
         self._link: Path | None = None
@@ -102,7 +110,9 @@ class Cluster:
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
         await self._stop_leftover(account, progress)
-        replace_file(self.directory, SETTINGS_FILE, SETTINGS, uid=account.uid, gid=account.gid)
+        replace_file(
+            self.directory, SETTINGS_FILE, self._settings, uid=account.uid, gid=account.gid
+        )
         process = await self._spawn(binaries, account)
         try:
             if not await self._ready(process, progress):
@@ -168,10 +178,8 @@ class Cluster:
             "--auth=trust",
             "--encoding=UTF8",
             "--locale=C",
-            "--locale-provider=builtin",
-            "--builtin-locale=C.UTF-8",
             "--data-checksums",
-            "--sync-method=syncfs",
+            *_initdb_options(int(binaries.major)),
             cwd=work,
             env=_environment(),
             stdin=DEVNULL,
@@ -193,7 +201,7 @@ class Cluster:
         owner = account_for_new_cluster()
         give_to(work, uid=owner.uid, gid=owner.gid)
         replace_file(work, HBA_FILE, HBA, uid=owner.uid, gid=owner.gid)
-        replace_file(work, SETTINGS_FILE, SETTINGS, uid=owner.uid, gid=owner.gid)
+        replace_file(work, SETTINGS_FILE, self._settings, uid=owner.uid, gid=owner.gid)
         append_text(work, "postgresql.conf", INCLUDE_LINE)
         try:
             work.rename(self.directory)
@@ -256,6 +264,12 @@ class Cluster:
         """The server's last words; those it spoke after its log was open are in the log."""
         words = _last_line(self._beside("start.log").read_bytes())
         return f"{words} (its log: {self.directory / 'log'})"
+
+
+def _initdb_options(major: int) -> tuple[str, ...]:
+    if major < BUILTIN_LOCALE_MAJOR:
+        return ()
+    return ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--sync-method=syncfs")
 
 
 def _environment() -> dict[str, str]:
