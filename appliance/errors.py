@@ -155,7 +155,7 @@ class StorageUnavailable(ApplianceError):
 
 
 class NotRunning(ApplianceError):
-    """No appliance answers where a command asks; nothing was done."""
+    """No appliance, or no PostgreSQL, answers where a command asks; nothing was done."""
 
     code = "not_running"
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from appliance.cli.cache import add_cache, run_cache
+from appliance.cli.db import add_db, run_db
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.cli.model import add_model
 from appliance.cli.prompt import add_prompt
@@ -18,7 +19,8 @@ from appliance.errors import ApplianceError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code (2: the input or the set-up is at fault)."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(given).parse_args(given)
     try:
         return _dispatch(options)
     except ApplianceError as error:
@@ -41,6 +43,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         )
     if options.command == "cache":
         return run_cache(options)
+    if options.command == "db":
+        return run_db(options)
     if options.command == "model":
         from appliance.cli.model import run_model
 
@@ -72,7 +76,8 @@ def _dispatch(options: argparse.Namespace) -> int:
     return run_server(config, options.listen_fd)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for these arguments; what no other command needs is added for `db` alone."""
     parser = argparse.ArgumentParser(
         prog="appliance", description="A single-box chat appliance: chat, cache and ledger."
     )
@@ -95,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--no-browser", action="store_true", help="only print the page's address")
 
     add_cache(commands)
+    add_db(commands, arguments)
     add_model(commands)
     add_prompt(commands)
     serve = commands.add_parser(

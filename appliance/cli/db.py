@@ -1,0 +1,43 @@
+"""`appliance db`: the table of its subcommands. Never: what one of them does.
+
+A subcommand is a module `appliance.cli.db_NAME` with `add(commands)`, which adds its options, and
+`run(options)`, which gives the exit code. They are loaded only for `appliance db`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Protocol, TypeAlias, cast
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+COMMANDS: Mapping[str, str] = {}
+"""By name, in the order of the help: the module that has `add` and `run`."""
+
+
+class Subcommand(Protocol):
+    """What a module of the table has."""
+
+    add: Callable[[Subparsers], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def add_db(commands: Subparsers, arguments: Sequence[str]) -> None:
+    """The command; its subcommands, chosen as `db_command`, only where `arguments` begin with it."""
+    parser = commands.add_parser("db", help="run, watch and repair the database")
+    if arguments[:1] != ["db"]:
+        return
+    chosen = parser.add_subparsers(dest="db_command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        _module(name).add(chosen)
+
+
+def run_db(options: argparse.Namespace) -> int:
+    """Run the chosen subcommand. Raises ApplianceError."""
+    return _module(options.db_command).run(options)
+
+
+def _module(name: str) -> Subcommand:
+    return cast(Subcommand, import_module(COMMANDS[name]))

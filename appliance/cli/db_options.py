@@ -1,0 +1,84 @@
+"""The options that `appliance db` commands share: which database is meant, and JSON.
+
+Never: connects to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.errors import ConfigError
+
+if TYPE_CHECKING:
+    from appliance.config import Config
+    from appliance.dbops.target import Target
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """`--url`, `--data-dir`, `--config`: at most one of them; without any, this user's demo is meant."""
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--url",
+        default=None,
+        help="a PostgreSQL, as its superuser (postgresql://…; the password may come from PGPASSWORD "
+        "or ~/.pgpass)",
+    )
+    add_folder(place)
+
+
+def add_folder(parser: argparse._ActionsContainer) -> None:
+    """`--data-dir` and `--config`, for commands that need the folder of an embedded cluster."""
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=None,
+        help="the data folder of a demo, or a PostgreSQL data folder itself",
+    )
+    parser.add_argument("--config", type=Path, default=None, help="the TOML file of `serve`")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`: one JSON object on standard output in place of text."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """The database that `add_target`'s options mean. Raises ConfigError."""
+    from appliance.dbops.target import Target
+
+    if options.url is not None:
+        return Target(url=options.url)
+    if options.config is not None:
+        config = _config(options.config)
+        if config.database.url is not None:
+            return Target(url=config.database.url)
+    return Target(directory=cluster_folder(options))
+
+
+def cluster_folder(options: argparse.Namespace) -> Path:
+    """The data folder of the embedded cluster that `--data-dir` or `--config` means.
+
+    Raises ConfigError when the configuration names a database that is not the appliance's own.
+    """
+    if options.config is not None:
+        config = _config(options.config)
+        if config.database.url is not None:
+            raise ConfigError(
+                f"{options.config}: database.url names a PostgreSQL that has a keeper of its own; "
+                "this command is for the one in the data folder"
+            )
+        return config.paths.postgres_dir
+    if options.data_dir is not None and (options.data_dir / "PG_VERSION").exists():
+        folder: Path = options.data_dir.absolute()
+        return folder
+    from appliance.cli.demo_paths import demo_paths
+
+    return demo_paths(options.data_dir).postgres_dir
+
+
+def _config(path: Path) -> Config:
+    from appliance.config import load_config
+
+    return load_config(path)

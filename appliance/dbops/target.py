@@ -1,0 +1,148 @@
+"""How a PostgreSQL is reached by its operator: by URL, or through the socket in an embedded data folder.
+
+Owns the settings of a maintenance session. Never: starts a server, retries, or asks for anything that
+needs a transaction ID, so that a session comes up in a database that has run out of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from appliance.dbops.cluster import PORT, SUPERUSER
+from appliance.errors import ConfigError, DatabaseError, NotRunning
+
+if TYPE_CHECKING:
+    # Generic in the type stubs only.
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+
+APPLICATION_NAME = "appliance-db"
+CONNECT_TIMEOUT_S = 5.0
+STATEMENT_TIMEOUT_MS = 10_000
+LOCK_TIMEOUT_MS = 2000
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000
+COMMAND_MARGIN_S = 5.0
+
+_STARTING = ("57P03",)  # starting up, shutting down or recovering
+_DENIED_CLASS = "28"  # no such role, wrong password, refused by pg_hba.conf
+_NO_DATABASE = "3D000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A PostgreSQL and who to be there: its superuser, or a role that may do maintenance.
+
+    Exactly one is given: `url` (postgresql://…), or `directory`, the data folder of an embedded cluster.
+    """
+
+    url: str | None = None
+    directory: Path | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.url is None) != (self.directory is None)
+        if self.url is not None:
+            _check_url(self.url)
+
+    def __str__(self) -> str:
+        """What a person would call it; never a password."""
+        if self.directory is not None:
+            return str(self.directory)
+        assert self.url is not None
+        parts = urlsplit(self.url)
+        place = parts.hostname or "localhost"
+        return f"{place}:{parts.port}{parts.path}" if parts.port else f"{place}{parts.path}"
+
+    async def connect(
+        self,
+        database: str | None = None,
+        *,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    ) -> Connection:
+        """A session in `database` (None: the URL's, or `postgres`); the caller closes it.
+
+        A timeout of 0 is none. Raises NotRunning when nobody answers or the server is still starting
+        or already stopping, DatabaseError when the session is refused.
+        """
+        try:
+            with self._address() as address:
+                return await asyncpg.connect(
+                    **address,
+                    **({} if database is None else {"database": database}),
+                    timeout=CONNECT_TIMEOUT_S,
+                    command_timeout=_command_timeout_s(statement_timeout_ms),
+                    server_settings={
+                        "application_name": APPLICATION_NAME,
+                        "statement_timeout": str(statement_timeout_ms),
+                        "lock_timeout": str(lock_timeout_ms),
+                        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+                    },
+                )
+        except asyncpg.PostgresError as error:
+            raise self._refused(error, database) from error
+        except PermissionError as error:
+            raise DatabaseError(
+                f"{self}: only the folder's owner or root may speak to its server"
+            ) from error
+        except (OSError, asyncpg.InterfaceError) as error:
+            raise NotRunning(f"no PostgreSQL answers at {self}: {_words(error)}") from error
+
+    @contextlib.contextmanager
+    def _address(self) -> Iterator[dict[str, str | int]]:
+        """Where asyncpg is to go; valid while the context is open."""
+        if self.url is not None:
+            yield {"dsn": self.url}
+            return
+        assert self.directory is not None
+        try:
+            folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError as error:
+            raise DatabaseError(f"{self.directory} does not exist: there is no database") from error
+        try:
+            # However long the folder's path is, this one fits into a socket's address.
+            yield {
+                "host": f"/proc/self/fd/{folder}",
+                "port": PORT,
+                "user": SUPERUSER,
+                "database": SUPERUSER,
+            }
+        finally:
+            os.close(folder)
+
+    def _refused(self, error: asyncpg.PostgresError, database: str | None) -> Exception:
+        code = error.sqlstate or ""
+        if code in _STARTING:
+            return NotRunning(f"the PostgreSQL at {self} is not ready: {error}")
+        if code == _NO_DATABASE:
+            return DatabaseError(f"{self}: there is no database {database or ''}".rstrip())
+        if code.startswith(_DENIED_CLASS):
+            return DatabaseError(f"{self} refuses the session: {error}")
+        return DatabaseError(f"{self}: {error} ({code})")
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"the database's URL: {error}") from error
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ConfigError("the database's URL must begin with postgresql://")
+
+
+def _command_timeout_s(statement_timeout_ms: int) -> float | None:
+    """The server's timeout comes first; this one is for a server that does not answer at all."""
+    return statement_timeout_ms / 1000 + COMMAND_MARGIN_S if statement_timeout_ms else None
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
