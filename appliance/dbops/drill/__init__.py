@@ -1,1 +1,1 @@
-"""Throw-away PostgreSQL clusters in named trouble: the operator's rehearsal, and the engine of the tests."""
+"""Throw-away PostgreSQL clusters in named trouble: the operator's rehearsal, the tests' engine."""

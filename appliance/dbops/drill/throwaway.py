@@ -13,10 +13,11 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 from appliance.dbops.account import account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.cluster import HERE, Cluster
+from appliance.dbops.cluster import HERE, PORT, Cluster
 from appliance.errors import DatabaseError
 
 SETTINGS = """\
@@ -72,6 +73,14 @@ class ThrowAway:
     def url(self, database: str) -> str:
         """How a client reaches the running server."""
         return self._cluster.url(database)
+
+    @property
+    def socket_path(self) -> Path:
+        """The running server's socket, at a path short enough for its address."""
+        ((_, folder),) = (
+            pair for pair in parse_qsl(urlsplit(self.url("")).query) if pair[0] == "host"
+        )
+        return Path(folder, f".s.PGSQL.{PORT}")
 
     async def create(self) -> None:
         """Create the cluster, with data checksums; it is not started."""
