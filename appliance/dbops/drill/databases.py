@@ -25,7 +25,8 @@ class OtherDatabase(Situation):
         # A young table with an empty end: a VACUUM that shortened it would need an XID, and fail.
         await drill.execute_each(
             DATABASE,
-            "CREATE TABLE shrunk AS SELECT n, repeat('x', 500) AS body FROM generate_series(1, 5000) AS n",
+            "CREATE TABLE shrunk AS "
+            "SELECT n, repeat('x', 500) AS body FROM generate_series(1, 5000) AS n",
             "DELETE FROM shrunk WHERE n > 100",
         )
 

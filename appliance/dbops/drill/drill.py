@@ -25,7 +25,7 @@ DATABASE = "app"
 """The application's database in a drill."""
 
 HALFWAY_XIDS = 1_000_000_000
-RECOVERY_TIMEOUT_S = 30.0
+WAIT_TIMEOUT_S = 30.0
 POLL_S = 0.02
 
 Progress = Callable[[str], None]
@@ -126,8 +126,9 @@ class Drill:
 
     async def oldest_xid(self) -> int:
         """The oldest `datfrozenxid` of all databases."""
-        query = "SELECT datfrozenxid::text::bigint FROM pg_database ORDER BY age(datfrozenxid) DESC LIMIT 1"
-        found = await self.value(query)
+        found = await self.value(
+            "SELECT datfrozenxid::text::bigint FROM pg_database ORDER BY age(datfrozenxid) DESC LIMIT 1"
+        )
         assert isinstance(found, int)
         return found
 
@@ -141,10 +142,21 @@ class Drill:
         while self._actors:
             await self._actors.pop().close()
 
-    async def wait_for_recovery(self) -> None:
-        """Wait until the server takes sessions again, after one of its processes was killed."""
-        async with asyncio.timeout(RECOVERY_TIMEOUT_S):
+    async def wait_until(self, query: str) -> None:
+        """Wait until the only value of a query is true."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
+                if await self.value(query):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    async def wait_for_recovery(self, witness: HeldSession) -> None:
+        """Wait until the server takes sessions again, after a crash that `witness` does not survive."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while True:
+                if not witness.ended:
+                    await asyncio.sleep(POLL_S)
+                    continue
                 try:
                     await self.value("SELECT 1")
                 except (asyncpg.PostgresError, OSError):

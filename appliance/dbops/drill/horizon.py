@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
-
-SLOT_TIMEOUT_S = 10.0
-POLL_S = 0.02
 
 
 class Prepared(Situation):
@@ -42,12 +37,9 @@ class PhysicalSlot(Situation):
     async def plant(self, drill: Drill) -> None:
         await drill.value(f"SELECT pg_create_physical_replication_slot('{self.slot}', true)::text")
         standby = await drill.standby(xmin=await drill.oldest_xid(), slot=self.slot)
-        feedback = (
+        await drill.wait_until(
             f"SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
         )
-        async with asyncio.timeout(SLOT_TIMEOUT_S):
-            while not await drill.value(feedback):
-                await asyncio.sleep(POLL_S)
         await standby.close()
 
 
@@ -88,10 +80,7 @@ class LongQuery(Situation):
     async def warm(self, drill: Drill) -> None:
         session = await drill.session(self.application)
         session.begin_query("SELECT count(*), pg_sleep(86400) FROM messages")
-        held = (
+        await drill.wait_until(
             "SELECT backend_xmin IS NOT NULL AND wait_event = 'PgSleep' FROM pg_stat_activity "
             f"WHERE pid = {session.pid}"
         )
-        async with asyncio.timeout(SLOT_TIMEOUT_S):
-            while not await drill.value(held):
-                await asyncio.sleep(POLL_S)

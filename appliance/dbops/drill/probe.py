@@ -1,4 +1,4 @@
-"""Whether a cluster takes writes: tries what an application needs, and leaves nothing behind but the IDs."""
+"""Whether a cluster takes writes: tries what an application needs, and leaves no row behind."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Situation:
     """Nothing but old tables; a named situation overrides the stations it needs.
 
     The way: `plant` (the cluster is new), `loaded` (its rows are there), then, where `kept_old` names
-    databases, `halfway` (a billion XIDs later, all others just frozen), `cold` (stopped, its counter moved
-    near the limit), `warm` (the last IDs are left), `stopped` (no ID is left).
+    databases, `halfway` (a billion XIDs later, all others just frozen), `cold` (stopped, its counter near
+    the limit), `warm` (the last IDs are left), `stopped` (no ID is left).
     """
 
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""What a cluster holds, counted and hashed table by table, to prove that a repair lost nothing. Reads only.
+"""What a cluster holds, counted and hashed table by table, to prove that nothing was lost. Reads only.
 
 The hash of a table is the sum of its rows' 64-bit hashes: the order of rows does not matter.
 """

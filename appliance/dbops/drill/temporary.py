@@ -8,7 +8,10 @@ import signal
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
 
-SCRATCH = "CREATE TEMPORARY TABLE scratch AS SELECT n, repeat('y', 3000) AS body FROM generate_series(1, 200) AS n"
+SCRATCH = (
+    "CREATE TEMPORARY TABLE scratch AS "
+    "SELECT n, repeat('y', 3000) AS body FROM generate_series(1, 200) AS n"
+)
 
 
 class OrphanedTemp(Situation):
@@ -18,8 +21,10 @@ class OrphanedTemp(Situation):
 
     async def plant(self, drill: Drill) -> None:
         owner = await drill.session("killed importer", SCRATCH)
+        witness = await drill.session("witness")
         os.kill(owner.pid, signal.SIGKILL)
-        await drill.wait_for_recovery()
+        # The server ends every session when one of them dies, and recovers.
+        await drill.wait_for_recovery(witness)
 
 
 class LiveTemp(Situation):

@@ -1,0 +1,74 @@
+"""Throw-away clusters of both PostgreSQL versions that this machine has: made once, copied for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.dbops.binaries import Binaries, binaries_in, find_binaries
+from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.throwaway import ThrowAway
+
+SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
+REQUIRED = "APPLIANCE_TESTS_REQUIRE_POSTGRESQL_15"
+"""Set where a missing PostgreSQL 15 is a failure and not a skip: in CI."""
+
+EMBEDDED, SYSTEM = "18", "15"
+BOTH = (EMBEDDED, SYSTEM)
+
+NewDrill = Callable[[str], Awaitable[Drill]]
+
+
+def binaries_of(version: str) -> Binaries:
+    """The programs of one of the two versions; the test is skipped where there are none."""
+    if version == EMBEDDED:
+        return find_binaries()
+    if not (SYSTEM_15 / "postgres").exists():
+        reason = f"no PostgreSQL 15 in {SYSTEM_15} (Debian's package postgresql-15)"
+        if os.environ.get(REQUIRED):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return binaries_in(SYSTEM_15)
+
+
+@pytest.fixture(scope="session")
+def pristine_clusters(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], ThrowAway]]:
+    """A cluster of a version that was created and never started; made when it is first asked for."""
+    made: dict[str, ThrowAway] = {}
+
+    def get(version: str) -> ThrowAway:
+        if version not in made:
+            folder = tmp_path_factory.mktemp(f"pristine{version}")
+            made[version] = ThrowAway(folder / "postgres", binaries_of(version))
+        return made[version]
+
+    yield get
+    with asyncio.Runner() as runner:
+        for cluster in made.values():
+            runner.run(cluster.remove())
+
+
+@pytest.fixture
+async def new_drill(
+    tmp_path: Path, pristine_clusters: Callable[[str], ThrowAway]
+) -> AsyncIterator[NewDrill]:
+    """A drill on a new cluster of a version; it and its actors end with the test."""
+    made: list[Drill] = []
+
+    async def make(version: str) -> Drill:
+        template = pristine_clusters(version)
+        if not template.directory.exists():
+            await template.create()
+        cluster = await template.copy_to(tmp_path / f"drill{len(made)}")
+        made.append(Drill(cluster))
+        return made[-1]
+
+    yield make
+    for drill in made:
+        await drill.close()
