@@ -1,4 +1,4 @@
-"""Throw-away clusters of both PostgreSQL versions that this machine has: made once, copied for each test."""
+"""Throw-away clusters of both PostgreSQL versions that this machine has, made once and copied for a test."""
 
 from __future__ import annotations
 

@@ -213,3 +213,5 @@ class Drill:
             self.cluster.give_prepared(prepared)
         await situation.cold(self)
         await self.cluster.start()
+        # Sessions are let in before a recovery has ended, and would not see the prepared transactions.
+        await self.wait_until("SELECT NOT pg_is_in_recovery()")

@@ -10,7 +10,11 @@ CREATE TABLE messages (
     body text NOT NULL
 );
 CREATE INDEX messages_conversation ON messages (conversation);
-CREATE TABLE texts (id integer PRIMARY KEY, body text NOT NULL);
+CREATE TABLE texts (id integer PRIMARY KEY, body text NOT NULL) WITH (autovacuum_enabled = false);
+CREATE UNLOGGED TABLE drafts (id integer PRIMARY KEY, body text NOT NULL);
+CREATE TABLE events (id integer NOT NULL, kind text NOT NULL) PARTITION BY HASH (id);
+CREATE TABLE events_0 PARTITION OF events FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 
 -- name: load
 -- Rows to count and to hash: short ones with deleted ones among them, and long ones out of line.
@@ -21,6 +25,8 @@ DELETE FROM messages WHERE id > 18000 AND id % 2 = 0;
 INSERT INTO texts (id, body)
 SELECT n, (SELECT string_agg(md5((n * m)::text), '') FROM generate_series(1, 600) AS m)
 FROM generate_series(1, 100) AS n;
+INSERT INTO drafts (id, body) SELECT n, md5(n::text) FROM generate_series(1, 100) AS n;
+INSERT INTO events (id, kind) SELECT n, 'sent' FROM generate_series(1, 500) AS n;
 CREATE MATERIALIZED VIEW per_conversation AS
 SELECT conversation, count(*) AS messages FROM messages GROUP BY conversation;
 
