@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import shutil
+import tempfile
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -36,27 +38,27 @@ def binaries_of(version: str) -> Binaries:
 
 
 @pytest.fixture(scope="session")
-def pristine_clusters(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str], ThrowAway]]:
-    """A cluster of a version that was created and never started; made when it is first asked for."""
-    made: dict[str, ThrowAway] = {}
+def drill_folder() -> Iterator[Path]:
+    """A folder that every user can reach, which pytest's are not and PostgreSQL 15 needs as root."""
+    folder = Path(tempfile.mkdtemp(prefix="appliance-drills-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def pristine_clusters(drill_folder: Path) -> Callable[[str], ThrowAway]:
+    """A cluster of a version that is created once and never started, to be copied."""
 
     def get(version: str) -> ThrowAway:
-        if version not in made:
-            folder = tmp_path_factory.mktemp(f"pristine{version}")
-            made[version] = ThrowAway(folder / "postgres", binaries_of(version))
-        return made[version]
+        return ThrowAway(drill_folder / f"pristine{version}", binaries_of(version))
 
-    yield get
-    with asyncio.Runner() as runner:
-        for cluster in made.values():
-            runner.run(cluster.remove())
+    return get
 
 
 @pytest.fixture
 async def new_drill(
-    tmp_path: Path, pristine_clusters: Callable[[str], ThrowAway]
+    drill_folder: Path, pristine_clusters: Callable[[str], ThrowAway]
 ) -> AsyncIterator[NewDrill]:
     """A drill on a new cluster of a version; it and its actors end with the test."""
     made: list[Drill] = []
@@ -65,7 +67,7 @@ async def new_drill(
         template = pristine_clusters(version)
         if not template.directory.exists():
             await template.create()
-        cluster = await template.copy_to(tmp_path / f"drill{len(made)}")
+        cluster = await template.copy_to(drill_folder / f"drill-{uuid.uuid4().hex}")
         made.append(Drill(cluster))
         return made[-1]
 

@@ -15,7 +15,6 @@ from appliance.errors import ConfigError
 if TYPE_CHECKING:
     from appliance.cli.db import Subparsers
     from appliance.dbops.binaries import Binaries
-    from appliance.dbops.drill.drill import Drill
 
 DEFAULT = ("plain",)
 
@@ -81,7 +80,10 @@ def _binaries(folder: Path | None) -> Binaries:
 
 def _new_folder(keep: Path | None) -> Path:
     if keep is None:
-        return Path(tempfile.mkdtemp(prefix="appliance-drill-"))
+        folder = Path(tempfile.mkdtemp(prefix="appliance-drill-"))
+        # As root the server runs as another user, who has to get here; the data folder in it is closed.
+        folder.chmod(0o755)
+        return folder
     if keep.exists() and any(keep.iterdir()):
         raise ConfigError(f"--keep {keep} is not empty: a drill needs a folder of its own")
     keep.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,9 @@ async def _hold(name: str, folder: Path, binaries: Binaries) -> int:
     started = time.monotonic()
     try:
         await drill.drive(situation(name), lambda words: print(f"  {words}", flush=True))
-        print(f"{name}: writes are refused, after {time.monotonic() - started:.1f} s. Repair it with")
+        print(
+            f"{name}: writes are refused, after {time.monotonic() - started:.1f} s. Repair it with"
+        )
         for command in ("status", "diagnose", "plan", "run", "verify"):
             print(f"    appliance db {command} --data-dir {cluster.directory}")
         print("Ctrl-C here ends the drill.", flush=True)

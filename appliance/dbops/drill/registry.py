@@ -12,6 +12,7 @@ from appliance.dbops.drill.databases import (
     StaleDatfrozenxid,
     Template0,
 )
+from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.horizon import (
     IdleInTransaction,
     LogicalSlot,
@@ -30,6 +31,14 @@ from appliance.errors import NotFound
 class Plain(Situation):
     name = "plain"
     summary = "every table is old and nothing stands in the way"
+
+
+class Foreign(Situation):
+    name = "foreign"
+    summary = "a PostgreSQL that was set up without this tool: none of the extensions are there"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.execute("DROP EXTENSION amcheck, pageinspect, pg_surgery, pg_visibility")
 
 
 class Several(Together):
@@ -51,6 +60,7 @@ class Several(Together):
 
 _ALL: tuple[type[Situation], ...] = (
     Plain,
+    Foreign,
     Prepared,
     LogicalSlot,
     PhysicalSlot,

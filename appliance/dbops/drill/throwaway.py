@@ -10,14 +10,16 @@ import asyncio
 import os
 import shutil
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from appliance.dbops.account import account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.cluster import HERE, PORT, Cluster
+from appliance.dbops.cluster import PORT, Cluster
+from appliance.dbops.initdb import HERE
+from appliance.dbops.programs import control_fields, run_program
 from appliance.errors import DatabaseError
 
 SETTINGS = """\
@@ -59,11 +61,16 @@ def silent(_: str) -> None:
 
 
 class ThrowAway:
-    """One throw-away cluster in `directory`."""
+    """One throw-away cluster in `directory`.
+
+    As root its server runs as another user, who before PostgreSQL 16 has to be able to walk to the folder
+    (`find_my_exec`, exec.c).
+    """
 
     def __init__(self, directory: Path, binaries: Binaries) -> None:
         self.binaries = binaries
-        self._cluster = Cluster(directory, binaries, SETTINGS)
+        self._cluster = Cluster(directory, binaries, settings=SETTINGS)
+        self._process: Process | None = None
 
     @property
     def directory(self) -> Path:
@@ -107,6 +114,7 @@ class ThrowAway:
 
     async def stop_at_once(self) -> None:
         """Stop without a checkpoint, as a power cut would: the next start recovers from WAL."""
+        assert self._process is not None, "no server runs"
         self._process.send_signal(signal.SIGQUIT)
         await self._process.wait()
         await self._cluster.stop()
@@ -120,9 +128,7 @@ class ThrowAway:
 
     async def control(self) -> Mapping[str, str]:
         """What `pg_controldata` says, by its own names."""
-        lines = (await self._run("pg_controldata")).splitlines()
-        pairs = (line.partition(":") for line in lines)
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        return control_fields(await self._run("pg_controldata"))
 
     async def reset(self, *options: str) -> None:
         """Move the counters of the stopped cluster: `-x XID`, `-m MXID,OLDEST` or `-O OFFSET`."""
@@ -164,20 +170,13 @@ class ThrowAway:
             file.write(content)
         return before
 
-    async def _run(self, program: str, *options: str) -> str:
+    async def _run(self, name: str, *options: str) -> str:
         account = account_of_cluster(self.directory)
-        process = await asyncio.create_subprocess_exec(
-            reachable_binaries(self.binaries, account).program(program),
+        return await run_program(
+            reachable_binaries(self.binaries, account).program(name),
             *options,
             HERE if account.borrowed else self.directory,
             cwd=self.directory,
-            env={"LC_ALL": "C", "PATH": os.defpath},
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            **account.spawn_options(),
+            account=account,
+            timeout_s=PROGRAM_TIMEOUT_S,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), PROGRAM_TIMEOUT_S)
-        if process.returncode != 0:
-            raise DatabaseError(f"{program} failed: {output.decode('utf-8', 'replace').strip()}")
-        return output.decode("utf-8", "replace")

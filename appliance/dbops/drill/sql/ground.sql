@@ -1,7 +1,4 @@
 -- name: create
-CREATE EXTENSION amcheck;
-CREATE EXTENSION pg_visibility;
-CREATE EXTENSION pg_surgery;
 CREATE TABLE last_row (id integer PRIMARY KEY);
 CREATE TABLE pending (gid text NOT NULL);
 CREATE TABLE messages (
