@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "plan": "appliance.cli.db_plan",
     "run": "appliance.cli.db_run",
     "verify": "appliance.cli.db_verify",
+    "drill": "appliance.cli.db_drill",
 }
 """By name, in the order of the help: the module that has `add` and `run`."""
 

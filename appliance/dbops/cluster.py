@@ -61,11 +61,17 @@ class Cluster:
     """The cluster in `directory`, served by `binaries`; one object per folder and process."""
 
     def __init__(
-        self, directory: Path, binaries: Binaries, *, purpose: str = ANOTHER_APPLIANCE
+        self,
+        directory: Path,
+        binaries: Binaries,
+        *,
+        purpose: str = ANOTHER_APPLIANCE,
+        settings: str = SETTINGS,
     ) -> None:
-        """`purpose` is what others are told who meet the lock."""
+        """`purpose` is what others are told who meet the lock, `settings` the text of its settings."""
         self.directory = directory.absolute()
         self._binaries = binaries
+        self._settings = settings
         self._lock = cluster_lock(self.directory, purpose)
         self._process: Process | None = None
         self._link: Path | None = None
@@ -101,7 +107,7 @@ class Cluster:
             raise
         log.info("database_created", extra={"folder": str(self.directory)})
 
-    async def start(self, progress: Progress) -> Process:
+    async def start(self, progress: Progress, *, timeout_s: float = START_TIMEOUT_S) -> Process:
         """Start the server and wait until it takes connections; returns it as a child to be watched.
 
         A server that an earlier run left behind is stopped first. Raises DatabaseError when the
@@ -111,10 +117,12 @@ class Cluster:
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
         await self._stop_leftover(account, progress)
-        replace_file(self.directory, SETTINGS_FILE, SETTINGS, uid=account.uid, gid=account.gid)
+        replace_file(
+            self.directory, SETTINGS_FILE, self._settings, uid=account.uid, gid=account.gid
+        )
         process = await self._spawn(binaries, account)
         try:
-            if not await self._ready(process, progress):
+            if not await self._ready(process, progress, timeout_s):
                 raise DatabaseError(f"PostgreSQL did not start: {self._failure()}")
         except BaseException:
             await end_process(process)
@@ -204,7 +212,7 @@ class Cluster:
                 **account.spawn_options(),
             )
 
-    async def _ready(self, process: Process, progress: Progress) -> bool:
+    async def _ready(self, process: Process, progress: Progress, timeout_s: float) -> bool:
         """Wait until the server says it is ready; False when it ended instead."""
         clock = asyncio.get_running_loop().time
         started = reported = clock()
@@ -216,8 +224,8 @@ class Cluster:
                 if now - reported >= REPORT_EVERY_S:
                     reported = now
                     progress(f"the database is recovering ({now - started:.0f} s)")
-            if now - started > START_TIMEOUT_S:
-                raise DatabaseError(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s")
+            if now - started > timeout_s:
+                raise DatabaseError(f"PostgreSQL was not ready after {timeout_s:.0f} s")
             await asyncio.sleep(leftover.POLL_S / 2)
         return False
 

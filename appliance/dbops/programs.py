@@ -69,6 +69,12 @@ def last_line(output: bytes) -> str:
     return (fatal or lines or ["no reason given"])[-1].strip()
 
 
+def control_fields(text: str) -> dict[str, str]:
+    """What pg_controldata prints, by name."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 async def end_process(process: Process) -> None:
     """End a child: SIGINT is PostgreSQL's fast stop, SIGQUIT its stop without a checkpoint."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):

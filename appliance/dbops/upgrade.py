@@ -9,41 +9,30 @@ Never: changes a file of the old folder, or removes it.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.dbops import leftover
 from appliance.dbops.account import Account, account_for_initdb, account_of_cluster
 from appliance.dbops.binaries import Binaries, find_major, reachable_binaries
 from appliance.dbops.cluster import cluster_lock, major_of
-from appliance.dbops.folder import exchange, give_to
+from appliance.dbops.folder import give_to
 from appliance.dbops.initdb import SUPERUSER, add_extensions, adopt, initdb
-from appliance.dbops.programs import run_program
+from appliance.dbops.kept import (
+    Swapped,
+    check_space,
+    check_stopped,
+    copy_folder,
+    swap_back,
+    swap_in,
+)
+from appliance.dbops.programs import control_fields, run_program
 from appliance.errors import DatabaseError
 
 Progress = Callable[[str], None]
 
 PURPOSE = "appliance db upgrade"
-COPY_TIMEOUT_S = 24 * 3600.0
 UPGRADE_TIMEOUT_S = 24 * 3600.0
-SPACE_MARGIN_BYTES = 512 << 20
-"""What a new cluster needs beside the copied data: its WAL and catalogs."""
-
-_KEPT = re.compile(r"\.kept-(\d+)-\d{8}T\d{6}Z$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swapped:
-    """A data folder whose content was exchanged: what it is now, and where the other one is kept."""
-
-    directory: Path
-    major: str
-    kept: Path
-    kept_major: str
 
 
 async def upgrade(
@@ -63,15 +52,15 @@ async def upgrade(
     lock = cluster_lock(directory, PURPOSE)
     lock.acquire()
     try:
-        _check_stopped(directory, account)
+        check_stopped(directory)
         work = directory.with_name(f"{directory.name}.upgrade")
         shutil.rmtree(work, ignore_errors=True)  # Of an upgrade that was killed.
-        _check_space(directory)
+        check_space(directory, directory.parent)
         work.mkdir(mode=0o700)
         try:
             await _build(directory, work, old, binaries, progress)
             adopt(work / "new", account)
-            return _swap_in(directory, work / "new", old_major, binaries.major)
+            return swap_in(directory, work / "new")
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
@@ -79,44 +68,18 @@ async def upgrade(
 
 
 def roll_back(directory: Path) -> Swapped:
-    """Put back the folder that the last upgrade has kept; the present one is kept in its place.
+    """Put back the folder of another version that was kept last; the present one is kept in its place.
 
     What was written since the upgrade is in the kept folder alone. Raises DatabaseError.
     """
     major = major_of(directory)
-    account = account_of_cluster(directory)
     lock = cluster_lock(directory, PURPOSE)
     lock.acquire()
     try:
-        _check_stopped(directory, account)
-        kept = [path for path in kept_folders(directory) if major_of(path) != major]
-        if not kept:
-            raise DatabaseError(f"no folder of another version is kept beside {directory}")
-        return _swap_in(directory, kept[-1], major, major_of(kept[-1]))
+        check_stopped(directory)
+        return swap_back(directory, lambda kept: major_of(kept) != major)
     finally:
         lock.release()
-
-
-def kept_folders(directory: Path) -> list[Path]:
-    """What upgrades, rollbacks and restores have kept of this folder, the latest last."""
-    found = directory.parent.glob(f"{directory.name}.kept-*")
-    return sorted(
-        (path for path in found if _KEPT.search(path.name)), key=lambda p: p.name.rpartition("-")[2]
-    )
-
-
-def kept_name(directory: Path, major: str) -> Path:
-    """Where the present content of a data folder is to be kept."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return directory.with_name(f"{directory.name}.kept-{major}-{stamp}")
-
-
-def _swap_in(directory: Path, new: Path, old_major: str, new_major: str) -> Swapped:
-    """Let `new` take the folder's name, and the folder a name of those that are kept."""
-    kept = kept_name(directory, old_major)
-    new.rename(kept)
-    exchange(directory, kept)
-    return Swapped(directory=directory, major=new_major, kept=kept, kept_major=old_major)
 
 
 async def _build(
@@ -131,13 +94,13 @@ async def _build(
     old, new = reachable_binaries(old, account), reachable_binaries(binaries, account)
     progress("copying the data folder")
     copy, fresh = work / "old", work / "new"
-    await _copy(directory, copy)
+    await copy_folder(directory, copy)
     (copy / "postmaster.pid").unlink(missing_ok=True)
     fresh.mkdir(mode=0o700)
     give_to(work, uid=account.uid, gid=account.gid)
     # A server that was killed has WAL to replay, which pg_upgrade would refuse to do.
     await _in(copy, account, old, "postgres", "--single", "-D", ".", "template1")
-    control = _fields(await _in(copy, account, old, "pg_controldata", "-D", "."))
+    control = control_fields(await _in(copy, account, old, "pg_controldata", "-D", "."))
     checksums = control["Data page checksum version"] != "0"
     segment_mb = int(control["Bytes per WAL segment"]) >> 20
     progress(f"creating a database of PostgreSQL {new.version}")
@@ -180,24 +143,6 @@ async def _in(folder: Path, account: Account, of: Binaries, name: str, *argument
     )
 
 
-async def _copy(source: Path, target: Path) -> None:
-    """With owners, modes and links; shared blocks where the file system has them."""
-    own = Account(uid=os.geteuid(), gid=os.getegid(), borrowed=False)
-    await run_program(
-        Path("/bin/cp"),
-        *("-a", "--reflink=auto", source, target),
-        cwd=Path("/"),
-        account=own,
-        timeout_s=COPY_TIMEOUT_S,
-    )
-
-
-def _fields(text: str) -> dict[str, str]:
-    """What pg_controldata prints, by name."""
-    pairs = (line.partition(":") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
 def _check_versions(directory: Path, major: str, binaries: Binaries) -> None:
     if not major.isdecimal():
         raise DatabaseError(
@@ -212,26 +157,6 @@ def _check_versions(directory: Path, major: str, binaries: Binaries) -> None:
         raise DatabaseError(
             f"{directory} has tablespaces, which cannot be copied beside it: dump and restore it "
             "(appliance db upgrade --from-url)"
-        )
-
-
-def _check_stopped(directory: Path, account: Account) -> None:
-    """The lock is ours; a server may still run that nobody started through it."""
-    pids = leftover.processes_in(directory, account)
-    if pids:
-        raise DatabaseError(
-            f"a PostgreSQL runs on {directory} (processes {pids}); stop it with: appliance db stop "
-            f"--data-dir {directory}"
-        )
-
-
-def _check_space(directory: Path) -> None:
-    files = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
-    needed = sum(path.stat().st_size for path in files) + SPACE_MARGIN_BYTES
-    free = shutil.disk_usage(directory.parent).free
-    if free < needed:
-        raise DatabaseError(
-            f"upgrading needs {needed >> 20} MiB beside {directory}, free are {free >> 20} MiB"
         )
 
 

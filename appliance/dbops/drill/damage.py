@@ -1,0 +1,72 @@
+"""Situations with something damaged that a VACUUM stumbles over. Keeps what stood there, to mend it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.situation import Situation
+
+PAGE_BYTES = 8192
+DAMAGED_PAGE = 5
+INDEX_PAGES = 20
+SEED = 7
+
+
+class DamagedPage(Situation):
+    name = "damaged-page"
+    summary = "a page of a table fails its checksum"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.execute(
+            "CREATE TABLE scratched AS "
+            "SELECT n, repeat('z', 500) AS body FROM generate_series(1, 1000) AS n"
+        )
+        self._path = await file_of(drill, "scratched")
+
+    async def cold(self, drill: Drill) -> None:
+        self._offset = PAGE_BYTES * DAMAGED_PAGE + PAGE_BYTES // 2
+        self._before = drill.cluster.overwrite(self._path, self._offset, b"GARBAGE!")
+
+    def mend(self, drill: Drill) -> None:
+        """Put the page back, as from a backup."""
+        drill.cluster.overwrite(self._path, self._offset, self._before)
+
+
+class DamagedIndex(Situation):
+    name = "damaged-index"
+    summary = "an index is damaged, so that no VACUUM gets through that cleans it"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.execute(
+            "CREATE TABLE listed AS SELECT n FROM generate_series(1, 30000) AS n; "
+            "CREATE INDEX listed_n ON listed (n); DELETE FROM listed WHERE n % 3 = 0"
+        )
+        self._path = await file_of(drill, "listed_n")
+
+    async def cold(self, drill: Drill) -> None:
+        noise = random.Random(SEED).randbytes(PAGE_BYTES * INDEX_PAGES)
+        drill.cluster.overwrite(self._path, PAGE_BYTES, noise)
+
+
+class UnfrozenRow(Situation):
+    name = "unfrozen-row"
+    summary = "rows are older than their table claims to hold, as after a bad copy of files"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.execute("CREATE TABLE misplaced AS SELECT n FROM generate_series(1, 10) AS n")
+        for number in range(6):
+            await drill.execute(f"INSERT INTO pending (gid) VALUES ('row {number}')")
+        await drill.execute(
+            "UPDATE pg_class SET relfrozenxid = "
+            "(SELECT (xmin::text::bigint + 4)::text::xid FROM misplaced LIMIT 1) "
+            "WHERE relname = 'misplaced'"
+        )
+
+
+async def file_of(drill: Drill, relation: str) -> Path:
+    """The relation's first file, within the data folder."""
+    found = await drill.value(f"SELECT pg_relation_filepath('{relation}')")
+    assert isinstance(found, str)
+    return Path(found)

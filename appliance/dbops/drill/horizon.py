@@ -1,0 +1,86 @@
+"""Situations in which something old holds the horizon, so that VACUUM may not freeze what it could."""
+
+from __future__ import annotations
+
+from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.situation import Situation
+
+
+class Prepared(Situation):
+    name = "prepared"
+    summary = "a prepared transaction that nobody ever finished"
+    holds_horizon = True
+    gid = "forgotten transfer"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.prepare(self.gid)
+
+
+class LogicalSlot(Situation):
+    name = "logical-slot"
+    summary = "a logical replication slot whose consumer is gone: catalogs cannot be frozen"
+    holds_horizon = True
+    slot = "dead_consumer"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.value(
+            f"SELECT pg_create_logical_replication_slot('{self.slot}', 'test_decoding')::text"
+        )
+
+
+class PhysicalSlot(Situation):
+    name = "physical-slot"
+    summary = "a physical replication slot of a standby that is gone, with its last feedback"
+    holds_horizon = True
+    slot = "dead_standby"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.value(f"SELECT pg_create_physical_replication_slot('{self.slot}', true)::text")
+        standby = await drill.standby(xmin=await drill.oldest_xid(), slot=self.slot)
+        await drill.wait_until(
+            f"SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
+        )
+        await standby.close()
+
+
+class StandbyFeedback(Situation):
+    name = "standby"
+    summary = "a standby whose feedback asks for rows of long ago; it reconnects when it is cut off"
+
+    async def stopped(self, drill: Drill) -> None:
+        self.actor = await drill.standby(xmin=await drill.oldest_xid())
+
+
+class IdleInTransaction(Situation):
+    name = "idle"
+    summary = "a session idle in a transaction that it began two billion transactions ago"
+    holds_horizon = True
+    application = "forgotten report"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.pin("pin of idle")
+
+    async def warm(self, drill: Drill) -> None:
+        await drill.session(
+            self.application,
+            "BEGIN ISOLATION LEVEL REPEATABLE READ",
+            "SELECT count(*) FROM messages",
+        )
+
+
+class LongQuery(Situation):
+    name = "long-query"
+    summary = "a query that has been running for two billion transactions"
+    holds_horizon = True
+    application = "endless report"
+
+    async def plant(self, drill: Drill) -> None:
+        await drill.pin("pin of query")
+
+    async def warm(self, drill: Drill) -> None:
+        session = await drill.session(self.application)
+        session.begin_query("SELECT count(*), pg_sleep(86400) FROM messages")
+        await drill.wait_until(
+            "SELECT backend_xmin IS NOT NULL AND wait_event = 'PgSleep' FROM pg_stat_activity "
+            f"WHERE pid = {session.pid}"
+        )

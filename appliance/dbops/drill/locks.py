@@ -1,0 +1,26 @@
+"""Situations in which a VACUUM would wait for a lock for ever."""
+
+from __future__ import annotations
+
+from appliance.dbops.drill.drill import DATABASE, Drill
+from appliance.dbops.drill.situation import Situation
+
+LOCK = "LOCK TABLE messages IN SHARE UPDATE EXCLUSIVE MODE"
+
+
+class EndlessLock(Situation):
+    name = "lock"
+    summary = "a session holds a lock on a large table and is idle in its transaction"
+    application = "stuck migration"
+
+    async def stopped(self, drill: Drill) -> None:
+        self.holder = await drill.session(self.application, "BEGIN", LOCK)
+
+
+class PreparedLock(Situation):
+    name = "prepared-lock"
+    summary = "a young prepared transaction holds a lock on a large table"
+    gid = "half a migration"
+
+    async def warm(self, drill: Drill) -> None:
+        await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")

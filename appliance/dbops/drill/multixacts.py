@@ -1,0 +1,25 @@
+"""Situations in which not transaction IDs run out, but what shared row locks need."""
+
+from __future__ import annotations
+
+from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.ground import GROUND
+from appliance.dbops.drill.situation import Counter, Situation
+
+
+class MultixactIds(Situation):
+    name = "multixacts"
+    summary = "no multixact IDs are left: plain inserts work, shared row locks do not"
+    counter = Counter.MULTIXACTS
+
+    async def loaded(self, drill: Drill) -> None:
+        await drill.execute(GROUND["first_multixacts"])
+
+
+class MemberSpace(Situation):
+    name = "members"
+    summary = "the space for multixact members is used up, while the age of multixacts is small"
+    counter = Counter.MEMBERS
+
+    async def loaded(self, drill: Drill) -> None:
+        await drill.execute(GROUND["first_multixacts"])
