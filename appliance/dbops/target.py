@@ -75,10 +75,8 @@ class Target:
         """
         try:
             with self._address() as address:
-                if database is not None:
-                    address["database"] = database
                 return await asyncpg.connect(
-                    **address,
+                    **(address if database is None else {**address, "database": database}),
                     timeout=CONNECT_TIMEOUT_S,
                     command_timeout=_command_timeout_s(statement_timeout_ms),
                     server_settings={
