@@ -7,7 +7,7 @@ transaction, a slot's consumer. Never: a choice that nobody asked for, or a lock
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from appliance.dbops.blocker import Blocker, BlockerKind
@@ -56,7 +56,13 @@ def horizon_holds(snapshot: Snapshot, limits: AgeLimits, passed: frozenset[int])
         stage = limits.stage_of(blocker.age or 0, 0)
         if stage is None or (blocker.kind in _SESSIONS and blocker.pid in passed):
             continue
-        found.append(Hold(step=_hold_step(blocker, stage, snapshot.taken_at), blocker=blocker))
+        step = _hold_step(blocker, stage, snapshot.taken_at)
+        if blocker.kind is BlockerKind.STANDBY_FEEDBACK:
+            names = {one.pid: one.application for one in snapshot.standbys}
+            step = replace(
+                step, application=names[step.pid or 0], xid_age_max=limits.xid[stage - 1]
+            )
+        found.append(Hold(step=step, blocker=blocker))
     return found
 
 
@@ -97,8 +103,8 @@ def _deed(
         choice = Choice(
             consent=Consent.STANDBY,
             statements=terminate(pid, taken_at, idle_too=True),
-            loses="its connection, for a moment: unless its query ends or hot_standby_feedback is off "
-            "there, the hold comes back with it",
+            loses="its connection, and again whenever it comes back with so old a snapshot while this "
+            "stage lasts; unless its query ends or hot_standby_feedback is off there, it will hold again",
         )
         return StepKind.END_STANDBY, f"standby:{pid}", (), (choice,)
     ends = terminate(pid, taken_at)

@@ -117,7 +117,7 @@ class Run:
         self._server = server
         self._memory = RunMemory(journal)
         self._watch = RunWatch(
-            self._sessions(), place.wal_folders, policy.disk_floor_bytes, report.progressed
+            self._sessions, place.wal_folders, policy.disk_floor_bytes, report.progressed
         )
         self._takers = [
             StepTaker(self._sessions(), self._watch.begun) for _ in range(policy.workers)
@@ -193,6 +193,8 @@ class Run:
             self._watch.ended(step.key)
             if result.state is State.DONE:
                 self._met.add(step.key)
+                if step.kind is StepKind.END_STANDBY:
+                    self._watch.keep_out(step)
             self._memory.remember(step, result)
             self._report.ended(step, result)
             if result.state is State.HELD and self._surprises < SURPRISES_MAX:

@@ -1,6 +1,6 @@
 """Looks at a run every second: how far the VACUUMs are, and whether the disk has room for their WAL.
 
-Owns one session for that. Never: takes a step; it breaks off those of its own run alone, and only for
+Owns two sessions for that. Never: takes a step; it breaks off those of its own run alone, and only for
 the disk's sake.
 """
 
@@ -22,6 +22,8 @@ from appliance.dbops.step import Step
 from appliance.errors import ApplianceError
 
 WATCH_EVERY_S = 1.0
+KEEP_OUT_EVERY_S = 0.1
+"""A standby sends its snapshot as soon as it is back, and a VACUUM looks for snapshots as it begins."""
 _AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ApplianceError)
 
 
@@ -30,17 +32,19 @@ class RunWatch:
 
     def __init__(
         self,
-        sessions: MaintenanceSessions,
+        new_sessions: Callable[[], MaintenanceSessions],
         folders: Sequence[Path],
         disk_floor_bytes: int,
         progressed: Callable[[Progress], None],
     ) -> None:
-        self._sessions = sessions
+        self._sessions = new_sessions()
+        self._gate = new_sessions()
         self._folders = folders
         self._floor_bytes = disk_floor_bytes
         self._progressed = progressed
         self._meter: ProgressMeter | None = None
         self._pids: dict[str, int] = {}
+        self._kept_out: dict[str, int] = {}
         self.room: Room | None = None
 
     def begun(self, key: str, pid: int) -> None:
@@ -55,6 +59,11 @@ class RunWatch:
         if self._meter is not None:
             self._meter.ended(key)
 
+    def keep_out(self, step: Step) -> None:
+        """A standby that was ended with consent stays away while this stage lasts."""
+        assert step.application is not None
+        self._kept_out[step.application] = step.xid_age_max
+
     def check_room(self) -> None:
         """Look at the disk now."""
         room = least_room(self._folders, self._floor_bytes)
@@ -68,17 +77,22 @@ class RunWatch:
             steps, rate_bytes_per_s=rate_bytes_per_s, now_s=time.monotonic()
         )
         self._pids.clear()
-        task = asyncio.create_task(self._watch(self._meter))
+        self._kept_out.clear()
+        tasks = [
+            asyncio.create_task(self._watch(self._meter)),
+            asyncio.create_task(self._keep_out()),
+        ]
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Close the session."""
+        """Close the sessions."""
         await self._sessions.close()
+        await self._gate.close()
 
     async def _watch(self, meter: ProgressMeter) -> None:
         while True:
@@ -101,3 +115,13 @@ class RunWatch:
             return
         for row in await connection.fetch(QUERIES["progress"], list(keys)):
             meter.advanced(keys[row["pid"]], row["pages_scanned"], row["pages_total"])
+
+    async def _keep_out(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_OUT_EVERY_S)
+            try:
+                for application, age in self._kept_out.items():
+                    connection = await self._gate.get(None)
+                    await connection.fetch(QUERIES["keep_out"], application, age)
+            except _AWAY:
+                await self._gate.drop(None)

@@ -75,6 +75,8 @@ class Step:
     needs: tuple[str, ...] = ()
     relation_oid: int | None = None
     pid: int | None = None
+    application: str | None = None
+    """Of a standby: it is ended again whenever it comes back with rows as old as `xid_age_max`."""
     xid_age: int = 0
     mxid_age: int = 0
     xid_age_max: int = 0

@@ -18,6 +18,12 @@ SELECT pid, heap_blks_total AS pages_total, heap_blks_scanned AS pages_scanned
 SELECT pg_cancel_backend(pid)
   FROM unnest($1::int[]) AS own (pid);
 
+-- name: keep_out
+-- The senders of a standby that comes back with the old snapshot for which it was ended with consent.
+SELECT pg_terminate_backend(pid)
+  FROM pg_stat_replication
+ WHERE application_name = $1::text AND age(backend_xmin) >= $2::int;
+
 -- name: end_autovacuum_of
 -- An autovacuum that has the lock that a VACUUM waited for in vain. What it has frozen stays so.
 SELECT pg_terminate_backend(a.pid, 5000) AS ended
