@@ -1,4 +1,4 @@
-"""`appliance db drill`: rehearse a repair on a throw-away cluster. Never: touches a database that exists."""
+"""`appliance db drill`: rehearse a repair on a throw-away cluster. Never: touches one that exists."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--hold is for one situation at a time")
     folder = _new_folder(options.keep)
     try:
-        if options.hold:
-            return asyncio.run(_hold(names[0], folder, _binaries(options.version_bin)))
-        return asyncio.run(_rehearse(names, folder, _binaries(options.version_bin)))
+        return asyncio.run(_hold(names[0], folder, _binaries(options.version_bin)))
     finally:
         if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
