@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from appliance.cli.db_options import add_folder, cluster_folder
 
 if TYPE_CHECKING:
-    from appliance.dbops.upgrade import Swapped
+    from appliance.dbops.kept import Swapped
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -17,10 +17,9 @@ from urllib.parse import quote
 from appliance.dbops.account import Account, account_of_cluster
 from appliance.dbops.archive import STAMP, Archive, BaseBackup
 from appliance.dbops.binaries import Binaries
-from appliance.dbops.cluster import PORT
-from appliance.dbops.folder import sync_folder
-from appliance.dbops.initdb import SUPERUSER
+from appliance.dbops.folder import opened, sync_folder
 from appliance.dbops.programs import run_program
+from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError
 
@@ -135,27 +134,28 @@ async def _base_backup(
     part = archive.folder / "base.part"
     shutil.rmtree(part, ignore_errors=True)  # Of a backup that was killed.
     own = Account(uid=os.geteuid(), gid=os.getegid(), borrowed=False)
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    socket_folder = quote(f"/proc/self/fd/{folder}", safe="")
 
-    async def run(name: str, *arguments: str | Path) -> None:
+    async def run(name: str, *arguments: str | Path, pass_fds: tuple[int, ...] = ()) -> None:
         await run_program(
             binaries.program(name),
             *arguments,
             cwd=archive.folder,
             account=own,
             timeout_s=BACKUP_TIMEOUT_S,
-            pass_fds=(folder,),
+            pass_fds=pass_fds,
         )
 
     try:
-        await run(
-            "pg_basebackup",
-            f"--dbname=postgresql://{SUPERUSER}@/postgres?host={socket_folder}&port={PORT}",
-            f"--pgdata={part}",
-            "--wal-method=stream",
-            "--checkpoint=fast",
-        )
+        with opened(directory) as here:
+            place = f"host={quote(here.path, safe='')}&port={PORT}"
+            await run(
+                "pg_basebackup",
+                f"--dbname=postgresql://{SUPERUSER}@/postgres?{place}",
+                f"--pgdata={part}",
+                "--wal-method=stream",
+                "--checkpoint=fast",
+                pass_fds=(here.descriptor,),
+            )
         # It ended with the WAL that it needs beside it, so from this moment on it can be restored to.
         finished_at = datetime.now(UTC)
         progress("verifying it")
@@ -166,6 +166,4 @@ async def _base_backup(
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    finally:
-        os.close(folder)
     return BaseBackup(path=path, finished_at=finished_at)

@@ -4,8 +4,8 @@ Owns the data folder (created whole or not at all), the lock beside it, and the 
 touches a folder that is not its cluster, creates a user, or opens another folder's mode.
 
 As root the server runs under the uid that owns the folder, which may be unable to walk the folder's
-path (`/root` is closed). It needs no path: root enters the folder, becomes the uid, and the server is
-told that its data lies in `/proc/self/cwd`. Its socket lies in the data folder for the same reason.
+path (`/root` is closed). It needs no path: root opens the folder, and the server is told that its data
+lies behind that descriptor. Its socket lies in the data folder for the same reason.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from urllib.parse import quote
 from appliance.dbops import leftover
 from appliance.dbops.account import Account, account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.folder import ANOTHER_APPLIANCE, FolderLock, replace_file, sync_folder
-from appliance.dbops.initdb import HERE, SUPERUSER, fill_folder
+from appliance.dbops.extensions import add_missing
+from appliance.dbops.folder import ANOTHER_APPLIANCE, FolderLock, opened, replace_file, sync_folder
+from appliance.dbops.initdb import fill_folder
 from appliance.dbops.programs import end_process, environment, last_line
-from appliance.dbops.settings import SETTINGS, SETTINGS_FILE
+from appliance.dbops.settings import PORT, SETTINGS, SETTINGS_FILE, SUPERUSER
 from appliance.errors import DatabaseError
 
 log = logging.getLogger("appliance.dbops")
@@ -35,7 +36,6 @@ log = logging.getLogger("appliance.dbops")
 Progress = Callable[[str], None]
 """Told in words what is being waited for."""
 
-PORT = 5432
 SOCKET_PATH_BYTES_MAX = 107
 """The longest address of a unix socket, sun_path in unix(7)."""
 
@@ -124,6 +124,7 @@ class Cluster:
         try:
             if not await self._ready(process, progress, timeout_s):
                 raise DatabaseError(f"PostgreSQL did not start: {self._failure()}")
+            await add_missing(self.directory)
         except BaseException:
             await end_process(process)
             raise
@@ -197,16 +198,17 @@ class Cluster:
             # Nothing serves this folder, so another program may have got the number. PostgreSQL takes any
             # living process of its user for a server, but for the one named here (pg_ctl's own caller).
             given["PG_GRANDPARENT_PID"] = str(pid)
-        with self._beside("start.log").open("wb") as output:
+        with self._beside("start.log").open("wb") as output, opened(self.directory) as here:
             return await asyncio.create_subprocess_exec(
                 binaries.program("postgres"),
                 "-D",
-                HERE if account.borrowed else self.directory,
+                here.path if account.borrowed else self.directory,
                 cwd=self.directory,
                 env=given,
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
+                pass_fds=(here.descriptor,),
                 start_new_session=True,
                 preexec_fn=leftover.end_with_parent,
                 **account.spawn_options(),

@@ -9,6 +9,8 @@ import ctypes
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +58,28 @@ def give_to(folder: Path, *, uid: int, gid: int) -> None:
         for name in (*folders, *files):
             os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
         os.fchown(descriptor, uid, gid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """An open folder: a path to it for children that inherit the descriptor, and the descriptor."""
+
+    path: str
+    descriptor: int
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Here]:
+    """A folder that children can reach who could not walk its path, and however long that is.
+
+    Not `/proc/self/cwd`: programs of PostgreSQL before 16 change their working folder at the start, and
+    cannot come back to one that they may not walk to.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield Here(path=f"/proc/self/fd/{descriptor}", descriptor=descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

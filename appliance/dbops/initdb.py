@@ -1,7 +1,6 @@
 """Fills an empty folder with a new cluster. Never: starts its server, or names the folder.
 
-UTF8, a locale that sorts by code point and knows Unicode's letters, data checksums, and the extensions
-that a repair needs: in a database without transaction IDs they could no longer be created.
+UTF8, a locale that sorts by code point and knows Unicode's letters, and data checksums.
 """
 
 from __future__ import annotations
@@ -11,22 +10,20 @@ from pathlib import Path
 
 from appliance.dbops.account import Account, account_for_initdb, account_for_new_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.folder import append_text, give_to, replace_file
+from appliance.dbops.folder import append_text, give_to, opened, replace_file
 from appliance.dbops.programs import run_program
-from appliance.dbops.settings import HBA, HBA_FILE, INCLUDE_LINE, SETTINGS, SETTINGS_FILE
-
-SUPERUSER = "postgres"
-HERE = Path("/proc/self/cwd")
-"""The data folder for a server that works in it and may be unable to walk its path."""
+from appliance.dbops.settings import (
+    HBA,
+    HBA_FILE,
+    INCLUDE_LINE,
+    SETTINGS,
+    SETTINGS_FILE,
+    SUPERUSER,
+)
 
 INIT_TIMEOUT_S = 120.0
 BUILTIN_LOCALE_SINCE = 17
 """From this major version on PostgreSQL brings C.UTF-8 along; before, the system's has to do."""
-
-EXTENSIONS = ("amcheck", "pageinspect", "pg_surgery", "pg_visibility")
-"""All for superusers alone, as they come. Databases made later get them from template1."""
-
-EXTENSION_DATABASES = ("template1", SUPERUSER)
 
 
 async def fill_folder(work: Path, binaries: Binaries) -> None:
@@ -38,7 +35,6 @@ async def fill_folder(work: Path, binaries: Binaries) -> None:
     os.chown(work, account.uid, account.gid)
     reachable = reachable_binaries(binaries, account)
     await initdb(work, reachable, account, checksums=True)
-    await add_extensions(work, reachable, account)
     adopt(work, account_for_new_cluster())
 
 
@@ -46,32 +42,19 @@ async def initdb(
     work: Path, binaries: Binaries, account: Account, *, checksums: bool, wal_segment_mb: int = 16
 ) -> None:
     """Run `initdb` in `work`, which belongs to `account`; its own settings are left in place."""
-    await run_program(
-        binaries.program("initdb"),
-        f"--pgdata={HERE if account.borrowed else work}",
-        f"--username={SUPERUSER}",
-        "--auth=trust",
-        "--encoding=UTF8",
-        f"--wal-segsize={wal_segment_mb}",
-        *_version_options(int(binaries.major), checksums),
-        cwd=work,
-        account=account,
-        timeout_s=INIT_TIMEOUT_S,
-    )
-
-
-async def add_extensions(work: Path, binaries: Binaries, account: Account) -> None:
-    """Create what is missing of EXTENSIONS in a cluster that no server runs on."""
-    statements = "".join(f"CREATE EXTENSION IF NOT EXISTS {name}\n" for name in EXTENSIONS)
-    for database in EXTENSION_DATABASES:
-        # Alone with the files: there is no server yet, and no address at which one could be met.
+    with opened(work) as here:
         await run_program(
-            binaries.program("postgres"),
-            *("--single", "-D", HERE if account.borrowed else work, database),
+            binaries.program("initdb"),
+            f"--pgdata={here.path}",
+            f"--username={SUPERUSER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            f"--wal-segsize={wal_segment_mb}",
+            *_version_options(int(binaries.major), checksums),
             cwd=work,
             account=account,
             timeout_s=INIT_TIMEOUT_S,
-            given=statements.encode(),
+            pass_fds=(here.descriptor,),
         )
 
 

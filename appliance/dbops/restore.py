@@ -16,7 +16,7 @@ from appliance.dbops.account import Account, account_for_new_cluster, account_of
 from appliance.dbops.archive import Archive, BaseBackup
 from appliance.dbops.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster import Cluster, cluster_lock, major_of
-from appliance.dbops.folder import append_text, give_to, replace_file
+from appliance.dbops.folder import append_text, give_to, opened, replace_file
 from appliance.dbops.kept import (
     Swapped,
     check_space,
@@ -121,13 +121,15 @@ async def _timeline(directory: Path, binaries: Binaries, account: Account) -> st
     """The line of history that a stopped folder is on: an earlier restore may have begun another one,
     which was then given up."""
     reachable = reachable_binaries(binaries, account)
-    told = await run_program(
-        reachable.program("pg_controldata"),
-        *("-D", "."),
-        cwd=directory,
-        account=account,
-        timeout_s=CONTROL_TIMEOUT_S,
-    )
+    with opened(directory) as here:
+        told = await run_program(
+            reachable.program("pg_controldata"),
+            *("-D", here.path),
+            cwd=directory,
+            account=account,
+            timeout_s=CONTROL_TIMEOUT_S,
+            pass_fds=(here.descriptor,),
+        )
     return control_fields(told)["Latest checkpoint's TimeLineID"]
 
 

@@ -5,6 +5,10 @@ PostgreSQL 14 to 18 take all of them; docs/database.md explains them to operator
 
 from __future__ import annotations
 
+SUPERUSER = "postgres"
+PORT = 5432
+"""In the name of the socket alone; nothing listens on a network."""
+
 SETTINGS_FILE = "appliance.conf"
 INCLUDE_LINE = f"\ninclude '{SETTINGS_FILE}'\n"
 """The last line of postgresql.conf; what ALTER SYSTEM sets (postgresql.auto.conf) still comes after."""

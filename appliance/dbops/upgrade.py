@@ -8,16 +8,16 @@ Never: changes a file of the old folder, or removes it.
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.dbops.account import Account, account_for_initdb, account_of_cluster
 from appliance.dbops.binaries import Binaries, find_major, reachable_binaries
 from appliance.dbops.cluster import cluster_lock, major_of
-from appliance.dbops.folder import give_to
-from appliance.dbops.initdb import SUPERUSER, add_extensions, adopt, initdb
+from appliance.dbops.folder import give_to, opened
+from appliance.dbops.initdb import adopt, initdb
 from appliance.dbops.kept import (
     Swapped,
     check_space,
@@ -26,7 +26,8 @@ from appliance.dbops.kept import (
     swap_back,
     swap_in,
 )
-from appliance.dbops.programs import control_fields, run_program
+from appliance.dbops.programs import control_fields, last_line, run_program
+from appliance.dbops.settings import SUPERUSER
 from appliance.errors import DatabaseError
 
 Progress = Callable[[str], None]
@@ -99,8 +100,8 @@ async def _build(
     fresh.mkdir(mode=0o700)
     give_to(work, uid=account.uid, gid=account.gid)
     # A server that was killed has WAL to replay, which pg_upgrade would refuse to do.
-    await _in(copy, account, old, "postgres", "--single", "-D", ".", "template1")
-    control = control_fields(await _in(copy, account, old, "pg_controldata", "-D", "."))
+    await _in(copy, account, old, "postgres", "template1")
+    control = control_fields(await _in(copy, account, old, "pg_controldata"))
     checksums = control["Data page checksum version"] != "0"
     segment_mb = int(control["Bytes per WAL segment"]) >> 20
     progress(f"creating a database of PostgreSQL {new.version}")
@@ -109,21 +110,18 @@ async def _build(
     await _pg_upgrade(work, account, old, new)
     if not checksums:
         progress("adding checksums")
-        await _in(fresh, account, new, "pg_checksums", "--enable", "-D", ".")
-    await add_extensions(fresh, new, account)
+        await _in(fresh, account, new, "pg_checksums", "--enable")
 
 
 async def _pg_upgrade(work: Path, account: Account, old: Binaries, new: Binaries) -> None:
-    descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
-    here = f"/proc/self/fd/{descriptor}"
-    try:
+    with opened(work) as here, _told_why(work / "new"):
         await run_program(
             new.program("pg_upgrade"),
             f"--old-bindir={old.program('postgres').parent}",
             f"--new-bindir={new.program('postgres').parent}",
-            f"--old-datadir={here}/old",
-            f"--new-datadir={here}/new",
-            f"--socketdir={here}",
+            f"--old-datadir={here.path}/old",
+            f"--new-datadir={here.path}/new",
+            f"--socketdir={here.path}",
             f"--username={SUPERUSER}",
             "--link",  # The copy is ours to use up.
             # The copy must not write into the archive of the original.
@@ -131,16 +129,33 @@ async def _pg_upgrade(work: Path, account: Account, old: Binaries, new: Binaries
             cwd=work,
             account=account,
             timeout_s=UPGRADE_TIMEOUT_S,
-            pass_fds=(descriptor,),
+            pass_fds=(here.descriptor,),
         )
-    finally:
-        os.close(descriptor)
+
+
+@contextmanager
+def _told_why(new: Path) -> Iterator[None]:
+    """pg_upgrade ends with the name of a log file, which is gone when the person reads it."""
+    try:
+        yield
+    except DatabaseError as error:
+        logs = sorted(new.glob("pg_upgrade_output.d/**/*.log"), key=lambda log: log.stat().st_mtime)
+        found = [line for path in logs if " error: " in (line := last_line(path.read_bytes()))]
+        raise DatabaseError(found[-1] if found else error.message) from error
 
 
 async def _in(folder: Path, account: Account, of: Binaries, name: str, *arguments: str) -> str:
-    return await run_program(
-        of.program(name), *arguments, cwd=folder, account=account, timeout_s=UPGRADE_TIMEOUT_S
-    )
+    """Run a program on a data folder, which it gets as `-D`, before the other arguments."""
+    first = ("--single",) if name == "postgres" else ()
+    with opened(folder) as here:
+        return await run_program(
+            of.program(name),
+            *(*first, "-D", here.path, *arguments),
+            cwd=folder,
+            account=account,
+            timeout_s=UPGRADE_TIMEOUT_S,
+            pass_fds=(here.descriptor,),
+        )
 
 
 def _check_versions(directory: Path, major: str, binaries: Binaries) -> None:

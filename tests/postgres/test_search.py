@@ -173,8 +173,8 @@ async def test_a_search_touches_one_partition_of_what_is_indexed_and_the_tenants
         tenant = f"tenant{number}"
         await say(ledger, await new_conversation(ledger, tenant), "some words here")
         await search.catch_up(tenant)
-    terms = query_terms(TENANT, "words")
-    arguments = (TENANT, terms, "words", 10, None, None, SEARCHED_CHARACTERS_MAX)
+    terms = query_terms("tenant3", "words")
+    arguments = ("tenant3", terms, "words", 10, None, None, SEARCHED_CHARACTERS_MAX)
     plan = await explain(pool, QUERIES["search"], arguments)
     touched = scanned(plan)
     assert len({n for n in touched if n.startswith("search_messages")}) == 1, touched
