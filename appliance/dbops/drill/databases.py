@@ -6,7 +6,7 @@ import asyncpg
 
 from appliance.dbops.drill.drill import DATABASE, Drill
 from appliance.dbops.drill.situation import Situation
-from appliance.dbops.initdb import SUPERUSER
+from appliance.dbops.settings import SUPERUSER
 
 
 class OtherDatabase(Situation):

@@ -18,7 +18,7 @@ from appliance.dbops.drill.ground import GROUND
 from appliance.dbops.drill.situation import Counter, Situation
 from appliance.dbops.drill.tally import Tally, tally
 from appliance.dbops.drill.throwaway import ThrowAway
-from appliance.dbops.initdb import SUPERUSER
+from appliance.dbops.settings import SUPERUSER
 from appliance.dbops.target import Connection
 
 DATABASE = "app"

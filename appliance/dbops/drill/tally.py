@@ -12,7 +12,7 @@ from typing import TypeAlias
 import asyncpg
 
 from appliance.dbops.drill.ground import GROUND
-from appliance.dbops.initdb import SUPERUSER
+from appliance.dbops.settings import SUPERUSER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
