@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.drill_fixtures import new_drill, pristine_clusters
+from tests.drill_fixtures import drill_folder, new_drill, pristine_clusters
 from tests.postgres_fixtures import cluster, database_url, empty_database, ledger, pool
 
 __all__ = [
     "cluster",
     "database_url",
+    "drill_folder",
     "empty_database",
     "ledger",
     "new_drill",
