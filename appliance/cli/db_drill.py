@@ -17,6 +17,7 @@ from appliance.errors import ConfigError
 if TYPE_CHECKING:
     from appliance.cli.db import Subparsers
     from appliance.dbops.binaries import Binaries
+    from appliance.dbops.drill.rehearsal import Rehearsed
 
 DEFAULT = ("plain",)
 
