@@ -18,6 +18,7 @@ from appliance.config import Config
 from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
+from appliance.server.storage import Storage
 from appliance.server.streams import Streams
 from appliance.store.search import Search
 from appliance.wire.engines import Engines
@@ -41,6 +42,7 @@ class Services:
     metrics: Metrics
     drain: Drain
     readiness: Readiness
+    storage: Storage
     streams: Streams = field(default_factory=Streams)
 
 
