@@ -1,4 +1,4 @@
-"""Throw-away clusters of both PostgreSQL versions that this machine has, made once and copied for a test."""
+"""Throw-away clusters of both PostgreSQL versions that a machine has, made once and copied for a test."""
 
 from __future__ import annotations
 

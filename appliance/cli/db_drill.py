@@ -1,4 +1,4 @@
-"""`appliance db drill`: rehearse a repair on a throw-away cluster. Never: touches a database that exists."""
+"""`appliance db drill`: rehearse a repair on a throw-away cluster. Never: touches one that exists."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import asyncio
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
     from appliance.cli.db import Subparsers
     from appliance.dbops.binaries import Binaries
+    from appliance.dbops.drill.rehearsal import Rehearsed
 
 DEFAULT = ("plain",)
 
@@ -88,6 +91,48 @@ def _new_folder(keep: Path | None) -> Path:
         raise ConfigError(f"--keep {keep} is not empty: a drill needs a folder of its own")
     keep.mkdir(parents=True, exist_ok=True)
     return keep
+
+
+async def _rehearse(names: Sequence[str], folder: Path, binaries: Binaries) -> int:
+    """Each situation on a cluster of its own, with a line about it; 1 when one was not repaired."""
+    from appliance.dbops.drill.drill import Drill
+    from appliance.dbops.drill.registry import situation
+    from appliance.dbops.drill.rehearsal import rehearse
+    from appliance.dbops.drill.throwaway import ThrowAway, silent
+
+    print(f"PostgreSQL {binaries.version}, in {folder}")
+    template = ThrowAway(folder / "template", binaries)
+    await template.create()
+    width = max(map(len, names))
+    print(f"{'situation':<{width}}  made  diagnosed  writes back  all done  outcome", flush=True)
+    is_good = True
+    for name in names:
+        began = time.monotonic()
+        drill = Drill(await template.copy_to(folder / name))
+        try:
+            what = situation(name)
+            await drill.drive(what, silent)
+            made_s = time.monotonic() - began
+            done = await rehearse(drill, what, folder / f"{name}.state")
+        finally:
+            await drill.end_actors()
+            await drill.cluster.stop()
+        back = "never" if done.writes_back_s is None else f"{done.writes_back_s:.1f} s"
+        print(
+            f"{name:<{width}}  {made_s:>3.1f}s  {done.diagnosed_s:>8.2f}s  {back:>11}  "
+            f"{done.repaired_s:>7.1f}s  {_words(done)}",
+            flush=True,
+        )
+        is_good = is_good and done.good
+    return 0 if is_good else EXIT_FOUND_WRONG
+
+
+def _words(done: Rehearsed) -> str:
+    if done.writes_back_s is None:
+        return f"not repaired: {done.outcome.stopped or 'steps are left'}"
+    faults = [*done.changed, *(f"{check.name}: {check.words}" for check in done.too_old)]
+    restarted = ", one restart" if done.restarted else ""
+    return "; ".join(faults) or f"no row lost{restarted}"
 
 
 async def _hold(name: str, folder: Path, binaries: Binaries) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.dbops.account import account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster import Cluster
-from appliance.dbops.initdb import HERE
+from appliance.dbops.folder import opened
 from appliance.dbops.programs import run_program
 from appliance.errors import DatabaseError
 
@@ -42,17 +42,19 @@ async def drop_in_single_user_mode(
 async def _single_user(directory: Path, binaries: Binaries, database: str, statement: str) -> str:
     account = account_of_cluster(directory)
     reachable = reachable_binaries(binaries, account)
-    return await run_program(
-        reachable.program("postgres"),
-        "--single",
-        "-D",
-        HERE if account.borrowed else directory,
-        # Its words come to us and not into the server's log.
-        "-c",
-        "logging_collector=off",
-        database,
-        cwd=directory,
-        account=account,
-        timeout_s=TIMEOUT_S,
-        given=f"{statement}\n".encode(),
-    )
+    with opened(directory) as here:
+        return await run_program(
+            reachable.program("postgres"),
+            "--single",
+            "-D",
+            here.path,
+            # Its words come to us and not into the server's log.
+            "-c",
+            "logging_collector=off",
+            database,
+            cwd=directory,
+            account=account,
+            timeout_s=TIMEOUT_S,
+            pass_fds=(here.descriptor,),
+            given=f"{statement}\n".encode(),
+        )

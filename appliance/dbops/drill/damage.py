@@ -7,6 +7,7 @@ from pathlib import Path
 
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
+from appliance.dbops.step import Consent
 
 PAGE_BYTES = 8192
 DAMAGED_PAGE = 5
@@ -17,6 +18,8 @@ SEED = 7
 class DamagedPage(Situation):
     name = "damaged-page"
     summary = "a page of a table fails its checksum"
+    consents = frozenset({Consent.ZERO_DAMAGED_PAGES})
+    changes = frozenset({"app.public.scratched"})
 
     async def plant(self, drill: Drill) -> None:
         await drill.execute(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncpg
 
-from appliance.dbops.cluster import SUPERUSER
 from appliance.dbops.drill.drill import DATABASE, Drill
 from appliance.dbops.drill.situation import Situation
+from appliance.dbops.settings import SUPERUSER
 
 
 class OtherDatabase(Situation):

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 
 import asyncpg
 
-from appliance.dbops.cluster import SUPERUSER
 from appliance.dbops.drill.actors import Actor, HeldSession, Standby
 from appliance.dbops.drill.counters import move_to_the_brink, move_to_xid, spend
 from appliance.dbops.drill.ground import GROUND
 from appliance.dbops.drill.situation import Counter, Situation
 from appliance.dbops.drill.tally import Tally, tally
 from appliance.dbops.drill.throwaway import ThrowAway
+from appliance.dbops.settings import SUPERUSER
 from appliance.dbops.target import Connection
 
 DATABASE = "app"

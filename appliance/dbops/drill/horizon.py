@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
+from appliance.dbops.step import Consent
 
 
 class Prepared(Situation):
@@ -11,6 +12,8 @@ class Prepared(Situation):
     summary = "a prepared transaction that nobody ever finished"
     holds_horizon = True
     gid = "forgotten transfer"
+    consents = frozenset({Consent.PREPARED_COMMIT})
+    changes = frozenset({"app.public.pending"})
 
     async def plant(self, drill: Drill) -> None:
         await drill.prepare(self.gid)
@@ -21,6 +24,7 @@ class LogicalSlot(Situation):
     summary = "a logical replication slot whose consumer is gone: catalogs cannot be frozen"
     holds_horizon = True
     slot = "dead_consumer"
+    consents = frozenset({Consent.SLOT})
 
     async def plant(self, drill: Drill) -> None:
         await drill.value(
@@ -33,6 +37,7 @@ class PhysicalSlot(Situation):
     summary = "a physical replication slot of a standby that is gone, with its last feedback"
     holds_horizon = True
     slot = "dead_standby"
+    consents = frozenset({Consent.SLOT})
 
     async def plant(self, drill: Drill) -> None:
         await drill.value(f"SELECT pg_create_physical_replication_slot('{self.slot}', true)::text")
@@ -46,6 +51,7 @@ class PhysicalSlot(Situation):
 class StandbyFeedback(Situation):
     name = "standby"
     summary = "a standby whose feedback asks for rows of long ago; it reconnects when it is cut off"
+    consents = frozenset({Consent.STANDBY})
 
     async def stopped(self, drill: Drill) -> None:
         self.actor = await drill.standby(xmin=await drill.oldest_xid())
@@ -56,6 +62,7 @@ class IdleInTransaction(Situation):
     summary = "a session idle in a transaction that it began two billion transactions ago"
     holds_horizon = True
     application = "forgotten report"
+    consents = frozenset({Consent.SESSION})
 
     async def plant(self, drill: Drill) -> None:
         await drill.pin("pin of idle")
@@ -73,6 +80,7 @@ class LongQuery(Situation):
     summary = "a query that has been running for two billion transactions"
     holds_horizon = True
     application = "endless report"
+    consents = frozenset({Consent.SESSION})
 
     async def plant(self, drill: Drill) -> None:
         await drill.pin("pin of query")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.dbops.drill.drill import DATABASE, Drill
 from appliance.dbops.drill.situation import Situation
+from appliance.dbops.step import Consent
 
 LOCK = "LOCK TABLE messages IN SHARE UPDATE EXCLUSIVE MODE"
 
@@ -12,6 +13,7 @@ class EndlessLock(Situation):
     name = "lock"
     summary = "a session holds a lock on a large table and is idle in its transaction"
     application = "stuck migration"
+    consents = frozenset({Consent.LOCK})
 
     async def stopped(self, drill: Drill) -> None:
         self.holder = await drill.session(self.application, "BEGIN", LOCK)
@@ -21,6 +23,7 @@ class PreparedLock(Situation):
     name = "prepared-lock"
     summary = "a young prepared transaction holds a lock on a large table"
     gid = "half a migration"
+    consents = frozenset({Consent.PREPARED_COMMIT})
 
     async def warm(self, drill: Drill) -> None:
         await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")

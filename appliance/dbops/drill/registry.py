@@ -49,9 +49,10 @@ class Several(Together):
 
     def __init__(self) -> None:
         super().__init__(
-            Prepared(),
+            # A logical slot waits for the transactions that run when it is made.
             LogicalSlot(),
             PhysicalSlot(),
+            Prepared(),
             IdleInTransaction(),
             DamagedIndex(),
             EndlessLock(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from appliance.dbops.step import Consent
+
 if TYPE_CHECKING:
     from appliance.dbops.drill.drill import Drill
 
@@ -36,6 +38,15 @@ class Situation:
     holds_horizon = False
     """Whether what `plant` leaves pins the horizon: everything is then frozen up to it at once."""
 
+    consents: frozenset[Consent] = frozenset()
+    """What has to be agreed to by name before a repair can bring writes back."""
+
+    single_user = False
+    """Whether only single-user mode helps: the server is restarted for it."""
+
+    changes: frozenset[str] = frozenset()
+    """Tables (`database.schema.table`) whose rows a repair changes: it finishes or gives something up."""
+
     async def plant(self, drill: Drill) -> None:
         """The cluster is new and empty: leave what will grow old."""
 
@@ -61,6 +72,9 @@ class Together(Situation):
     def __init__(self, *parts: Situation) -> None:
         self._parts = parts
         self.holds_horizon = any(part.holds_horizon for part in parts)
+        self.single_user = any(part.single_user for part in parts)
+        self.consents = frozenset().union(*(part.consents for part in parts))
+        self.changes = frozenset().union(*(part.changes for part in parts))
         assert all(part.counter is Counter.XIDS and not part.kept_old for part in parts)
 
     async def plant(self, drill: Drill) -> None:

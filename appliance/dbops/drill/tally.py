@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import asyncpg
 
-from appliance.dbops.cluster import SUPERUSER
 from appliance.dbops.drill.ground import GROUND
+from appliance.dbops.settings import SUPERUSER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

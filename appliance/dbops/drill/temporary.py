@@ -7,6 +7,7 @@ import signal
 
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
+from appliance.dbops.step import Consent
 
 SCRATCH = (
     "CREATE TEMPORARY TABLE scratch AS "
@@ -18,6 +19,8 @@ class OrphanedTemp(Situation):
     name = "orphan"
     summary = "an old temporary table whose session was killed: no VACUUM may touch it"
     holds_horizon = True
+    consents = frozenset({Consent.SINGLE_USER})
+    single_user = True
 
     async def plant(self, drill: Drill) -> None:
         owner = await drill.session("killed importer", SCRATCH)
@@ -32,6 +35,8 @@ class LiveTemp(Situation):
     summary = "an old temporary table of a session that lives, in a pool of connections"
     holds_horizon = True
     application = "pooled worker"
+    consents = frozenset({Consent.SESSION, Consent.SINGLE_USER})
+    single_user = True
 
     async def plant(self, drill: Drill) -> None:
         await drill.pin("pin of temp")

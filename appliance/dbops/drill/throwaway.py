@@ -17,9 +17,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from appliance.dbops.account import account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.cluster import PORT, Cluster
-from appliance.dbops.initdb import HERE
+from appliance.dbops.cluster import Cluster
+from appliance.dbops.folder import opened
 from appliance.dbops.programs import control_fields, run_program
+from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 
 SETTINGS = """\
@@ -61,21 +62,17 @@ def silent(_: str) -> None:
 
 
 class ThrowAway:
-    """One throw-away cluster in `directory`.
-
-    As root its server runs as another user, who before PostgreSQL 16 has to be able to walk to the folder
-    (`find_my_exec`, exec.c).
-    """
+    """One throw-away cluster in `directory`."""
 
     def __init__(self, directory: Path, binaries: Binaries) -> None:
         self.binaries = binaries
-        self._cluster = Cluster(directory, binaries, settings=SETTINGS)
+        self.cluster = Cluster(directory, binaries, settings=SETTINGS)
         self._process: Process | None = None
 
     @property
     def directory(self) -> Path:
         """The data folder."""
-        return self._cluster.directory
+        return self.cluster.directory
 
     @property
     def server(self) -> Cluster:
@@ -84,7 +81,7 @@ class ThrowAway:
 
     def url(self, database: str) -> str:
         """How a client reaches the running server."""
-        return self._cluster.url(database)
+        return self.cluster.url(database)
 
     @property
     def socket_path(self) -> Path:
@@ -96,8 +93,8 @@ class ThrowAway:
 
     async def create(self) -> None:
         """Create the cluster, with data checksums; it is not started."""
-        await self._cluster.init(silent)
-        await self._cluster.stop()
+        await self.cluster.init(silent)
+        await self.cluster.stop()
 
     async def copy_to(self, directory: Path) -> ThrowAway:
         """The same cluster in a new folder; this one must be stopped."""
@@ -111,22 +108,22 @@ class ThrowAway:
 
     async def start(self) -> None:
         """Start the server and wait until it takes connections."""
-        self._process = await self._cluster.start(silent)
+        self._process = await self.cluster.start(silent)
 
     async def stop(self) -> None:
         """Stop the server cleanly, if it runs: what `pg_resetwal` demands."""
-        await self._cluster.stop()
+        await self.cluster.stop()
 
     async def stop_at_once(self) -> None:
         """Stop without a checkpoint, as a power cut would: the next start recovers from WAL."""
         assert self._process is not None, "no server runs"
         self._process.send_signal(signal.SIGQUIT)
         await self._process.wait()
-        await self._cluster.stop()
+        await self.cluster.stop()
 
     async def remove(self) -> None:
         """Stop the server, without ceremony, and remove the folder with what lies beside it."""
-        await self._cluster.stop()
+        await self.cluster.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
         for beside in ("lock", "start.log"):
             self.directory.with_name(f"{self.directory.name}.{beside}").unlink(missing_ok=True)
@@ -177,11 +174,13 @@ class ThrowAway:
 
     async def _run(self, name: str, *options: str) -> str:
         account = account_of_cluster(self.directory)
-        return await run_program(
-            reachable_binaries(self.binaries, account).program(name),
-            *options,
-            HERE if account.borrowed else self.directory,
-            cwd=self.directory,
-            account=account,
-            timeout_s=PROGRAM_TIMEOUT_S,
-        )
+        with opened(self.directory) as here:
+            return await run_program(
+                reachable_binaries(self.binaries, account).program(name),
+                *options,
+                here.path,
+                cwd=self.directory,
+                account=account,
+                timeout_s=PROGRAM_TIMEOUT_S,
+                pass_fds=(here.descriptor,),
+            )

@@ -22,7 +22,6 @@ DELETE FROM messages WHERE id > 18000 AND id % 2 = 0;
 INSERT INTO texts (id, body)
 SELECT n, (SELECT string_agg(md5((n * m)::text), '') FROM generate_series(1, 600) AS m)
 FROM generate_series(1, 100) AS n;
-INSERT INTO drafts (id, body) SELECT n, md5(n::text) FROM generate_series(1, 100) AS n;
 INSERT INTO events (id, kind) SELECT n, 'sent' FROM generate_series(1, 500) AS n;
 CREATE MATERIALIZED VIEW per_conversation AS
 SELECT conversation, count(*) AS messages FROM messages GROUP BY conversation;
