@@ -197,7 +197,8 @@ class Run:
                     self._watch.keep_out(step)
             self._memory.remember(step, result)
             self._report.ended(step, result)
-            if result.state is State.HELD and self._surprises < SURPRISES_MAX:
+            is_held = result.state is State.HELD and step.kind is StepKind.VACUUM
+            if is_held and self._surprises < SURPRISES_MAX:
                 # Something new holds it, and would hold the rest too: look before reading all of that.
                 self._surprises += 1
                 self._again = True

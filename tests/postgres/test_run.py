@@ -142,7 +142,7 @@ async def test_a_damaged_page_stops_its_own_table_alone_and_is_kept_before_it_is
     failed = [step for step, result in outcome.ended if result.fault is Fault.DAMAGED]
     assert len(failed) == 1
     left = [step.kind for step in outcome.left.steps if step.relation_oid is not None]
-    assert left == [StepKind.VACUUM]  # of all the tables that were old
+    assert left == [StepKind.ZERO_PAGES]  # of all the tables that were old
     assert not (tmp_path / "damaged-pages").exists()
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK, [Consent.ZERO_DAMAGED_PAGES])
     assert outcome.is_complete
