@@ -23,6 +23,8 @@ class History:
     """Relations whose index cleanup was left out and is still to be made up for."""
     damaged: frozenset[Place] = frozenset()
     """Relations in which a VACUUM met a page that cannot be read."""
+    bad_rows: frozenset[Place] = frozenset()
+    """Relations with a row that VACUUM refuses: its IDs cannot be right."""
     bad_indexes: frozenset[Place] = frozenset()
     """Relations in whose indexes a repair met damage."""
     rate_bytes_per_s: float | None = None

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from appliance.dbops.history import History, Place
-from appliance.dbops.plan_blockers import GAIN_MIN, Hold, horizon_holds, lock_steps
+from appliance.dbops.plan_blockers import (
+    GAIN_MIN,
+    Hold,
+    horizon_holds,
+    lock_steps,
+    prepared_lock_steps,
+)
 from appliance.dbops.plan_databases import autovacuum_step, probe_step, refresh_step
 from appliance.dbops.plan_repairs import repair_steps, zero_steps
 from appliance.dbops.plan_temp import temp_steps
@@ -68,7 +74,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     }
     steps = [
         *lock_steps(snapshot, wanted, policy, ended),
-        *{hold.step.key: hold.step for hold in holds}.values(),
+        *_once(*prepared_lock_steps(snapshot, wanted, policy), *(hold.step for hold in holds)),
         *temp,
         *(step for _, _, step in vacuums),
         *zero_steps(snapshot, limits, policy, past),
@@ -78,6 +84,9 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     left = [s for s in steps if s.stage <= policy.last_stage and s.key not in past.settled]
     if any(step.stage == 1 for step in left):
         left.append(probe_step())
+    elif snapshot.stopped:
+        # Repairs take XIDs: in the stop they can only follow a stage 1.
+        left = [step for step in left if step.stage < 3]
     left.sort(key=lambda step: step.stage)  # stable: within a stage the order is the one above
     return Plan(
         taken_at=snapshot.taken_at,
@@ -107,7 +116,7 @@ def _vacuums(
         for database in snapshot.databases
         for relation in database.relations or ()
         if not relation.temporary
-        and Place(database=database.name, oid=relation.oid) not in past.damaged
+        and Place(database=database.name, oid=relation.oid) not in past.damaged | past.bad_rows
     ]
     for database, relation in sorted(found, key=lambda pair: order(pair[1])):
         stage = limits.stage_of(relation.xid_age, relation.mxid_age)
@@ -131,6 +140,11 @@ def _needs(
     if relation.xid_age < step.xid_age_max:
         return ()
     return _keys(hold for hold in holds if hold.holds(database, relation))
+
+
+def _once(*steps: Step) -> Iterable[Step]:
+    """One step for what holds several things, told by the last of them."""
+    return {step.key: step for step in steps}.values()
 
 
 def _keys(holds: Iterable[Hold]) -> tuple[str, ...]:

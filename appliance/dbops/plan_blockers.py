@@ -129,6 +129,28 @@ def _prepared_choices(gid: str) -> tuple[Choice, ...]:
     )
 
 
+def prepared_lock_steps(
+    snapshot: Snapshot, wanted: Mapping[tuple[int, int], Step], policy: Policy
+) -> Iterator[Step]:
+    """Finishing the prepared transactions that keep a relation in `wanted` locked, however young."""
+    prepared = {one.gid: one for one in snapshot.prepared}
+    for lock in snapshot.locks:
+        step = wanted.get((lock.database_oid, lock.relation_oid))
+        found = None if lock.gid is None else prepared.get(lock.gid)
+        if step is None or found is None or found.prepared_s * 1000 < policy.lock_timeout_ms:
+            continue
+        yield Step(
+            key=f"prepared:{found.database}:{found.gid}",
+            kind=StepKind.FINISH_PREPARED,
+            stage=step.stage,
+            database=found.database,
+            object=f"gid {found.gid}",
+            reason=f"prepared by {found.owner} {found.prepared_s:,.0f} s ago, it holds {lock.mode} on "
+            f"{step.object}, and VACUUM would wait for it",
+            choices=_prepared_choices(found.gid),
+        )
+
+
 def lock_steps(
     snapshot: Snapshot,
     wanted: Mapping[tuple[int, int], Step],

@@ -8,7 +8,7 @@ from dataclasses import replace
 from appliance.dbops.history import History, Place
 from appliance.dbops.plan_vacuum import AgeLimits, order, repair_step, vacuum_settings, vacuum_step
 from appliance.dbops.policy import Policy
-from appliance.dbops.quoting import identifier
+from appliance.dbops.quoting import identifier, literal
 from appliance.dbops.snapshot import Database, Relation, Snapshot
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
@@ -21,6 +21,8 @@ def zero_steps(
         for relation in database.relations or ():
             stage = limits.stage_of(relation.xid_age, relation.mxid_age)
             place = Place(database=database.name, oid=relation.oid)
+            if stage is not None and place in past.bad_rows:
+                yield _bad_rows_step(database.name, relation, stage)
             if stage is None or place not in past.damaged:
                 continue
             plain = vacuum_step(
@@ -52,6 +54,24 @@ def zero_steps(
                     ),
                 ),
             )
+
+
+def _bad_rows_step(database: str, relation: Relation, stage: int) -> Step:
+    name = identifier(relation.schema, relation.name)
+    return Step(
+        key=f"rows:{database}:{relation.oid}",
+        kind=StepKind.ASK,
+        stage=stage,
+        database=database,
+        object=f"{database}.{relation.schema}.{relation.name}",
+        reason="a row in it has transaction IDs that cannot be right, and VACUUM refuses it. "
+        f"verify_heapam({literal(name)}) of the extension amcheck lists such rows; one that is good is "
+        f"frozen with heap_force_freeze({literal(name)}, ARRAY['(PAGE,ROW)'::tid]) of pg_surgery, which "
+        "works in the stop too; then run this again",
+        relation_oid=relation.oid,
+        xid_age=relation.xid_age,
+        mxid_age=relation.mxid_age,
+    )
 
 
 def repair_steps(

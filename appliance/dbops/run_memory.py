@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from appliance.dbops.damage import Damage
 from appliance.dbops.faults import Fault
 from appliance.dbops.history import History, Place
 from appliance.dbops.run_journal import RunJournal
@@ -27,6 +28,7 @@ class RunMemory:
         self._attempts: dict[str, int] = {}
         self._settled: set[str] = set()
         self._damaged: set[Place] = set()
+        self._bad_rows: set[Place] = set()
         self._bad_indexes: set[Place] = set()
         self.ended: list[tuple[Step, Result]] = []
 
@@ -58,7 +60,7 @@ class RunMemory:
         self._attempts[step.key] = self._attempts.get(step.key, 0) + 1
         if result.damage is not None:
             place = Place(database=result.damage.database, oid=result.damage.relation_oid)
-            known = self._damaged if result.damage.index is None else self._bad_indexes
+            known = self._known(result.damage)
             if place not in known:
                 known.add(place)
                 if result.damage.index is not None:
@@ -74,8 +76,14 @@ class RunMemory:
             self._journal.history(),
             settled=frozenset(self._settled if settled else ()),
             damaged=frozenset(self._damaged),
+            bad_rows=frozenset(self._bad_rows),
             bad_indexes=frozenset(self._bad_indexes),
         )
+
+    def _known(self, damage: Damage) -> set[Place]:
+        if damage.index is not None:
+            return self._bad_indexes
+        return self._bad_rows if damage.block is None else self._damaged
 
     def _is_settled(self, step: Step, result: Result) -> bool:
         if self._attempts[step.key] >= ATTEMPTS_MAX:

@@ -74,6 +74,11 @@ class ThrowAway:
         """The data folder."""
         return self.cluster.directory
 
+    @property
+    def server(self) -> Cluster:
+        """What starts and stops its server: for a repair that has to."""
+        return self._cluster
+
     def url(self, database: str) -> str:
         """How a client reaches the running server."""
         return self.cluster.url(database)
