@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_plan_text import plan_json, plan_text
-from appliance.cli.db_policy import add_policy, surroundings_of, policy_of
+from appliance.cli.db_policy import add_policy, policy_of, surroundings_of
 from appliance.cli.plain_text import as_json
 
 if TYPE_CHECKING:
