@@ -26,7 +26,11 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 NIGHTLY = "APPLIANCE_TESTS_NIGHTLY" in os.environ
 CHATS = 8 if NIGHTLY else 3
 AWAY_S = 60 if NIGHTLY else 5
-PATH = "SELECT role, text FROM appliance.messages WHERE conversation_id = $1::uuid ORDER BY depth, role DESC"
+PATH = """\
+SELECT role, text FROM appliance.messages
+WHERE conversation_id = $1::uuid
+ORDER BY depth, role DESC
+"""
 """A conversation's messages, of which none has been edited or swiped: the root first."""
 
 
