@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_plan_text import plan_json, plan_text
-from appliance.cli.db_policy import add_policy, policy_of, surroundings_of
+from appliance.cli.db_policy import add_policy, place_of, policy_of
 from appliance.cli.plain_text import as_json
 
 if TYPE_CHECKING:
@@ -41,6 +41,6 @@ async def _plan(options: argparse.Namespace) -> Plan:
 
     policy = policy_of(options)
     snapshot = await read_snapshot(target_of(options).connect)
-    place = surroundings_of(options, snapshot)
+    place = place_of(options, snapshot)
     history: History = past_history(place.state_dir, snapshot.system_id)
     return make_plan(snapshot, policy, history)

@@ -10,7 +10,7 @@ from appliance.cli.db_options import target_of
 
 if TYPE_CHECKING:
     from appliance.dbops.policy import Policy
-    from appliance.dbops.run import Surroundings
+    from appliance.dbops.run import Place
     from appliance.dbops.snapshot import Snapshot
 
 
@@ -86,10 +86,10 @@ def data_dir_of(options: argparse.Namespace) -> Path | None:
     return None if target.directory is None else target.directory.parent
 
 
-def surroundings_of(options: argparse.Namespace, snapshot: Snapshot) -> Surroundings:
+def place_of(options: argparse.Namespace, snapshot: Snapshot) -> Place:
     """Where a run keeps its state, and what of the server's disk can be seen from here."""
     from appliance.dbops.disk_floor import wal_folders
-    from appliance.dbops.run import Surroundings
+    from appliance.dbops.run import Place
 
     data_dir, target = data_dir_of(options), target_of(options)
     folder = target.directory
@@ -98,7 +98,7 @@ def surroundings_of(options: argparse.Namespace, snapshot: Snapshot) -> Surround
     state_dir = options.state_dir
     if state_dir is None:
         state_dir = _own_state_dir(snapshot.system_id) if data_dir is None else data_dir / "repair"
-    return Surroundings(state_dir=state_dir, data_dir=data_dir, wal_folders=wal_folders(folder))
+    return Place(state_dir=state_dir, data_dir=data_dir, wal_folders=wal_folders(folder))
 
 
 def _own_state_dir(system_id: str) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_plan_text import plan_json
-from appliance.cli.db_policy import add_policy, policy_of, surroundings_of
+from appliance.cli.db_policy import add_policy, place_of, policy_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json, visible
 from appliance.errors import ConfigError
@@ -74,7 +74,7 @@ async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) ->
     server = await _own_server(options, report) if options.single_user else None
     try:
         snapshot = await read_cluster(target.connect)
-        place = surroundings_of(options, snapshot)
+        place = place_of(options, snapshot)
         journal = RunJournal(place.state_dir, snapshot.system_id)
         try:
             if journal.unfinished:

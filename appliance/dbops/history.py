@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RelationKey:
     """A relation by where it is."""
 
     database: str
@@ -19,13 +19,13 @@ class History:
 
     settled: frozenset[str] = frozenset()
     """Keys of steps that are not to be taken again: done, failed for good, or not agreed to."""
-    frozen: frozenset[Place] = frozenset()
+    frozen: frozenset[RelationKey] = frozenset()
     """Relations whose index cleanup was left out and is still to be made up for."""
-    damaged: frozenset[Place] = frozenset()
+    damaged: frozenset[RelationKey] = frozenset()
     """Relations in which a VACUUM met a page that cannot be read."""
-    bad_rows: frozenset[Place] = frozenset()
+    bad_rows: frozenset[RelationKey] = frozenset()
     """Relations with a row that VACUUM refuses: its IDs cannot be right."""
-    bad_indexes: frozenset[Place] = frozenset()
+    bad_indexes: frozenset[RelationKey] = frozenset()
     """Relations in whose indexes a repair met damage."""
     rate_bytes_per_s: float | None = None
     """Measured; None before anything large was frozen."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from appliance.dbops.history import History, Place
+from appliance.dbops.history import History, RelationKey
 from appliance.dbops.plan_blockers import (
     GAIN_MIN,
     Hold,
@@ -116,7 +116,8 @@ def _vacuums(
         for database in snapshot.databases
         for relation in database.relations or ()
         if not relation.temporary
-        and Place(database=database.name, oid=relation.oid) not in past.damaged | past.bad_rows
+        and RelationKey(database=database.name, oid=relation.oid)
+        not in past.damaged | past.bad_rows
     ]
     for database, relation in sorted(found, key=lambda pair: order(pair[1])):
         stage = limits.stage_of(relation.xid_age, relation.mxid_age)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from appliance.dbops.history import History, Place
+from appliance.dbops.history import History, RelationKey
 from appliance.dbops.plan_vacuum import AgeLimits, order, repair_step, vacuum_settings, vacuum_step
 from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import identifier, literal
@@ -20,7 +20,7 @@ def zero_steps(
     for database in snapshot.databases:
         for relation in database.relations or ():
             stage = limits.stage_of(relation.xid_age, relation.mxid_age)
-            place = Place(database=database.name, oid=relation.oid)
+            place = RelationKey(database=database.name, oid=relation.oid)
             if stage is not None and place in past.bad_rows:
                 yield _bad_rows_step(database.name, relation, stage)
             if stage is None or place not in past.damaged:
@@ -82,10 +82,10 @@ def repair_steps(
     planned: Sequence[tuple[Database, Relation]],
 ) -> Iterator[Step]:
     """For every relation frozen before, and every one that this plan freezes."""
-    now = {Place(database=database.name, oid=relation.oid) for database, relation in planned}
+    now = {RelationKey(database=database.name, oid=relation.oid) for database, relation in planned}
     for database in snapshot.databases:
         for relation in sorted(database.relations or (), key=order):
-            place = Place(database=database.name, oid=relation.oid)
+            place = RelationKey(database=database.name, oid=relation.oid)
             if place not in past.frozen and place not in now:
                 continue
             if place in past.bad_indexes:

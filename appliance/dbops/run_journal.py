@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from appliance.dbops.folder import FolderLock, sync_folder
-from appliance.dbops.history import History, Place
+from appliance.dbops.history import History, RelationKey
 from appliance.errors import DatabaseError
 
 FILE_NAME = "repairs.jsonl"
@@ -91,16 +91,16 @@ def past_history(folder: Path, system_id: str) -> History:
     return History(frozen=_frozen(records), rate_bytes_per_s=_rate(records))
 
 
-def _frozen(records: Sequence[Record]) -> frozenset[Place]:
+def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
     """Relations frozen by any run whose index cleanup nobody has made up for.
 
     From when a VACUUM began, so that one whose end was never written down counts too.
     """
-    places: set[Place] = set()
+    places: set[RelationKey] = set()
     for record in records:
         if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
             continue
-        place = Place(database=record["database"], oid=record["relation_oid"])
+        place = RelationKey(database=record["database"], oid=record["relation_oid"])
         kind, state = record["key"].partition(":")[0], record.get("state", "started")
         if kind in ("vacuum", "zero"):
             if state in ("started", "done", "held"):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from appliance.dbops.damage import Damage
 from appliance.dbops.faults import Fault
-from appliance.dbops.history import History, Place
+from appliance.dbops.history import History, RelationKey
 from appliance.dbops.run_journal import RunJournal
 from appliance.dbops.run_step import Result, State
 from appliance.dbops.step import Choice, Step, StepKind
@@ -27,9 +27,9 @@ class RunMemory:
         self._journal = journal
         self._attempts: dict[str, int] = {}
         self._settled: set[str] = set()
-        self._damaged: set[Place] = set()
-        self._bad_rows: set[Place] = set()
-        self._bad_indexes: set[Place] = set()
+        self._damaged: set[RelationKey] = set()
+        self._bad_rows: set[RelationKey] = set()
+        self._bad_indexes: set[RelationKey] = set()
         self.ended: list[tuple[Step, Result]] = []
 
     def announce(self, step: Step, choice: Choice | None) -> None:
@@ -59,7 +59,7 @@ class RunMemory:
         )
         self._attempts[step.key] = self._attempts.get(step.key, 0) + 1
         if result.damage is not None:
-            place = Place(database=result.damage.database, oid=result.damage.relation_oid)
+            place = RelationKey(database=result.damage.database, oid=result.damage.relation_oid)
             known = self._known(result.damage)
             if place not in known:
                 known.add(place)
@@ -80,7 +80,7 @@ class RunMemory:
             bad_indexes=frozenset(self._bad_indexes),
         )
 
-    def _known(self, damage: Damage) -> set[Place]:
+    def _known(self, damage: Damage) -> set[RelationKey]:
         if damage.index is not None:
             return self._bad_indexes
         return self._bad_rows if damage.block is None else self._damaged

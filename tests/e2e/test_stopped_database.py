@@ -136,7 +136,9 @@ def test_chats_go_on_while_the_database_has_no_transaction_ids_and_while_it_is_r
         all_took_another_turn(chatters)
         finish(chatters)
         assert_stored_once_and_in_order(box, chatters)
-        asyncio.run(execute(box, "ALTER SYSTEM RESET autovacuum_naptime", "SELECT pg_reload_conf()"))
+        asyncio.run(
+            execute(box, "ALTER SYSTEM RESET autovacuum_naptime", "SELECT pg_reload_conf()")
+        )
         status = appliance_db(box, "status")
         assert status.returncode == 0, status.stdout
     finally:

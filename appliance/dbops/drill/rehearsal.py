@@ -114,7 +114,7 @@ async def run_once(
     server = None
     if situation.single_user:
         policy = replace(policy, single_user=True)
-        server = OwnServer(cluster=drill.cluster.server, binaries=drill.cluster.binaries)
+        server = OwnServer(cluster=drill.cluster.cluster, binaries=drill.cluster.binaries)
     journal = RunJournal(state_dir, (await read_cluster(target.connect)).system_id)
     try:
         return await Run(

@@ -62,26 +62,21 @@ def silent(_: str) -> None:
 
 
 class ThrowAway:
-    """One throw-away cluster in `directory`."""
+    """One throw-away cluster in `directory`. `cluster` starts and stops its server: for a repair that has to."""
 
     def __init__(self, directory: Path, binaries: Binaries) -> None:
         self.binaries = binaries
-        self._cluster = Cluster(directory, binaries, settings=SETTINGS)
+        self.cluster = Cluster(directory, binaries, settings=SETTINGS)
         self._process: Process | None = None
 
     @property
     def directory(self) -> Path:
         """The data folder."""
-        return self._cluster.directory
-
-    @property
-    def server(self) -> Cluster:
-        """What starts and stops its server: for a repair that has to."""
-        return self._cluster
+        return self.cluster.directory
 
     def url(self, database: str) -> str:
         """How a client reaches the running server."""
-        return self._cluster.url(database)
+        return self.cluster.url(database)
 
     @property
     def socket_path(self) -> Path:
@@ -93,8 +88,8 @@ class ThrowAway:
 
     async def create(self) -> None:
         """Create the cluster, with data checksums; it is not started."""
-        await self._cluster.init(silent)
-        await self._cluster.stop()
+        await self.cluster.init(silent)
+        await self.cluster.stop()
 
     async def copy_to(self, directory: Path) -> ThrowAway:
         """The same cluster in a new folder; this one must be stopped."""
@@ -108,22 +103,22 @@ class ThrowAway:
 
     async def start(self) -> None:
         """Start the server and wait until it takes connections."""
-        self._process = await self._cluster.start(silent)
+        self._process = await self.cluster.start(silent)
 
     async def stop(self) -> None:
         """Stop the server cleanly, if it runs: what `pg_resetwal` demands."""
-        await self._cluster.stop()
+        await self.cluster.stop()
 
     async def stop_at_once(self) -> None:
         """Stop without a checkpoint, as a power cut would: the next start recovers from WAL."""
         assert self._process is not None, "no server runs"
         self._process.send_signal(signal.SIGQUIT)
         await self._process.wait()
-        await self._cluster.stop()
+        await self.cluster.stop()
 
     async def remove(self) -> None:
         """Stop the server, without ceremony, and remove the folder with what lies beside it."""
-        await self._cluster.stop()
+        await self.cluster.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
         for beside in ("lock", "start.log"):
             self.directory.with_name(f"{self.directory.name}.{beside}").unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.dbops.history import History, Place
+from appliance.dbops.history import History, RelationKey
 from appliance.dbops.limits import ID_SPACE, STOP_AGE
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
@@ -345,7 +345,7 @@ def test_member_space_is_freed_from_the_older_half_of_the_multixacts() -> None:
 
 def test_a_damaged_table_is_set_apart_and_its_pages_given_up_only_by_name() -> None:
     seen = snapshot(database("app", relation(20_000, OLD), relation(20_001, OLD)))
-    past = History(damaged=frozenset({Place(database="app", oid=20_000)}))
+    past = History(damaged=frozenset({RelationKey(database="app", oid=20_000)}))
     plan = make_plan(seen, POLICY, past)
     assert the(plan, StepKind.VACUUM).relation_oid == 20_001
     step = the(plan, StepKind.ZERO_PAGES)
@@ -356,7 +356,7 @@ def test_a_damaged_table_is_set_apart_and_its_pages_given_up_only_by_name() -> N
 
 
 def test_a_damaged_index_is_built_again_before_it_is_cleaned_up() -> None:
-    place = Place(database="app", oid=20_000)
+    place = RelationKey(database="app", oid=20_000)
     past = History(frozen=frozenset({place}), bad_indexes=frozenset({place}))
     plan = make_plan(snapshot(database("app", relation(20_000))), POLICY, past)
     assert [step.kind for step in plan.steps] == [StepKind.REINDEX, StepKind.REPAIR]
