@@ -18,11 +18,11 @@ from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.situation import Situation
 from appliance.dbops.drill.tally import differences, tally
-from appliance.dbops.inspect import read_snapshot
+from appliance.dbops.inspect import read_cluster
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.progress import Progress
-from appliance.dbops.run import Confirm, Outcome, OwnServer, Place, Run
+from appliance.dbops.run import Confirm, Outcome, OwnServer, Run, Surroundings
 from appliance.dbops.run_journal import RunJournal
 from appliance.dbops.run_step import Result
 from appliance.dbops.step import Choice, Consent, Step
@@ -78,14 +78,14 @@ async def rehearse(
     target = Target(directory=drill.cluster.directory)
     born = await _started_at(drill)
     began = time.monotonic()
-    snapshot = await read_snapshot(target.connect)
+    snapshot = await read_cluster(target.connect)
     plan = make_plan(snapshot, policy)
     diagnosed_s = time.monotonic() - began
     began = time.monotonic()
     async with _watching(drill) as watch:
         outcome = await run_once(drill, situation, state_dir, policy)
     repaired_s = time.monotonic() - began
-    after = await read_snapshot(target.connect)
+    after = await read_cluster(target.connect)
     changed = [
         line
         for line in differences(drill.tally, await tally(drill.cluster.url))
@@ -115,13 +115,15 @@ async def run_once(
     if situation.single_user:
         policy = replace(policy, single_user=True)
         server = OwnServer(cluster=drill.cluster.cluster, binaries=drill.cluster.binaries)
-    journal = RunJournal(state_dir, (await read_snapshot(target.connect)).system_id)
+    journal = RunJournal(state_dir, (await read_cluster(target.connect)).system_id)
     try:
         return await Run(
             target,
             policy,
             journal,
-            Place(state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)),
+            Surroundings(
+                state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)
+            ),
             confirm=_agree_to(situation.consents),
             report=SilentReport(),
             server=server,
