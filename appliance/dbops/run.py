@@ -69,7 +69,7 @@ class OwnServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Surroundings:
     """Where a run keeps what it must remember, and what it can see of the server's machine."""
 
     state_dir: Path
@@ -102,7 +102,7 @@ class Run:
         target: Target,
         policy: Policy,
         journal: RunJournal,
-        place: Place,
+        place: Surroundings,
         *,
         confirm: Confirm,
         report: Report,
