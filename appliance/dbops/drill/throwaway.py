@@ -62,7 +62,7 @@ def silent(_: str) -> None:
 
 
 class ThrowAway:
-    """One throw-away cluster in `directory`. `cluster` starts and stops its server: for a repair that has to."""
+    """One throw-away cluster in `directory`; `cluster` starts and stops its server."""
 
     def __init__(self, directory: Path, binaries: Binaries) -> None:
         self.binaries = binaries
