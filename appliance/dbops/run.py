@@ -195,6 +195,8 @@ class Run:
                 self._met.add(step.key)
                 if step.kind is StepKind.END_STANDBY:
                     self._watch.keep_out(step)
+                elif step.kind is StepKind.END_OWNER:
+                    self._again = True  # In the stop its tables are left behind, as orphans.
             self._memory.remember(step, result)
             self._report.ended(step, result)
             is_held = result.state is State.HELD and step.kind is StepKind.VACUUM
