@@ -9,7 +9,7 @@ from appliance.dbops.inspect import read_cluster
 from appliance.dbops.plan import Plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.progress import Progress
-from appliance.dbops.run import Outcome, OwnServer, Place, Run
+from appliance.dbops.run import Outcome, OwnServer, Run, Surroundings
 from appliance.dbops.run_journal import RunJournal
 from appliance.dbops.run_step import Result
 from appliance.dbops.step import Choice, Consent, Step
@@ -52,7 +52,7 @@ async def repair(
     *,
     told: Told | None = None,
     server: OwnServer | None = None,
-    place: Place | None = None,
+    place: Surroundings | None = None,
 ) -> Outcome:
     """One run on the cluster in `directory`, that agrees to these kinds and to no other."""
     target, report, consents = Target(directory=directory), told or Told(), set(agreed)
@@ -62,7 +62,7 @@ async def repair(
         return next((one for one in step.choices if one.consent in consents), None)
 
     journal = RunJournal(state_dir, (await read_cluster(target.connect)).system_id)
-    place = place or Place(state_dir=state_dir, data_dir=None, wal_folders=())
+    place = place or Surroundings(state_dir=state_dir, data_dir=None, wal_folders=())
     try:
         return await Run(
             target, policy, journal, place, confirm=confirm, report=report, server=server

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.cli.db_options import target_of
+from appliance.cli.db_options import add_state, state_folder, target_of
 
 if TYPE_CHECKING:
     from appliance.dbops.policy import Policy
-    from appliance.dbops.run import Place
+    from appliance.dbops.run import Surroundings
     from appliance.dbops.snapshot import Snapshot
 
 
@@ -53,12 +53,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the server myself, and stop it for the one deed that takes single-user mode",
     )
-    parser.add_argument(
-        "--state-dir",
-        type=Path,
-        default=None,
-        help="where repairs are written down (default: `repair` in the data folder)",
-    )
+    add_state(parser)
 
 
 def policy_of(options: argparse.Namespace) -> Policy:
@@ -72,33 +67,23 @@ def policy_of(options: argparse.Namespace) -> Policy:
         lock_timeout_ms=options.lock_timeout_ms,
         disk_floor_bytes=options.disk_floor_mib << 20,
         single_user=options.single_user,
-        maintenance=data_dir_of(options) is not None,
+        maintenance=state_folder(options) is not None,
     )
 
 
-def data_dir_of(options: argparse.Namespace) -> Path | None:
-    """The appliance's data folder, where its server looks for maintenance mode; None for a bare URL."""
-    if options.config is not None:
-        from appliance.config import load_config
-
-        return load_config(options.config).paths.data_dir
-    target = target_of(options)
-    return None if target.directory is None else target.directory.parent
-
-
-def place_of(options: argparse.Namespace, snapshot: Snapshot) -> Place:
+def place_of(options: argparse.Namespace, snapshot: Snapshot) -> Surroundings:
     """Where a run keeps its state, and what of the server's disk can be seen from here."""
     from appliance.dbops.disk_floor import wal_folders
-    from appliance.dbops.run import Place
+    from appliance.dbops.run import Surroundings
 
-    data_dir, target = data_dir_of(options), target_of(options)
-    folder = target.directory
+    state, folder = state_folder(options), target_of(options).directory
     if folder is None and "data_directory" in snapshot.settings:
         folder = Path(snapshot.settings["data_directory"])
-    state_dir = options.state_dir
-    if state_dir is None:
-        state_dir = _own_state_dir(snapshot.system_id) if data_dir is None else data_dir / "repair"
-    return Place(state_dir=state_dir, data_dir=data_dir, wal_folders=wal_folders(folder))
+    return Surroundings(
+        state_dir=_own_state_dir(snapshot.system_id) if state is None else state / "repair",
+        data_dir=state,
+        wal_folders=wal_folders(folder),
+    )
 
 
 def _own_state_dir(system_id: str) -> Path:

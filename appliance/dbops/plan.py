@@ -155,9 +155,12 @@ def _keys(holds: Iterable[Hold]) -> tuple[str, ...]:
 def _endings(
     snapshot: Snapshot, limits: AgeLimits, worked_in: set[str], holds: Sequence[Hold]
 ) -> Iterator[Step]:
-    """What advances each database once its relations are young; those that take no connections last,
-    for autovacuum goes to the oldest database first."""
-    closed = []
+    """What advances each database once its relations are young, those without connections last.
+
+    Autovacuum goes to the oldest database and to no other, so it is of no use to one of those before
+    all others are young.
+    """
+    closed, others = [], []
     for database in snapshot.databases:
         stage = limits.stage_of(database.xid_age, database.mxid_age)
         if stage is None or database.dropping:
@@ -165,20 +168,22 @@ def _endings(
         if not database.connectable:
             closed.append((database, stage))
         elif database.relations is not None:
-            yield refresh_step(
-                snapshot, database, limits, stage, stale=database.name not in worked_in
-            )
+            stale = database.name not in worked_in
+            others.append(refresh_step(snapshot, database, limits, stage, stale=stale))
+    yield from others
     for database, stage in closed:
         step = autovacuum_step(snapshot, database, limits, stage)
         if step is not None:
-            # Nearly every hold reaches the shared catalogs, of which it has its own ages.
-            needs = _keys(
-                hold
-                for hold in holds
-                if (hold.blocker.age or 0) >= database.xid_age - GAIN_MIN
-                and database.xid_age >= step.xid_age_max
-            )
-            yield replace(step, needs=needs)
+            needs = _closed_needs(database, step, holds)
+            before = tuple(one.key for one in others if one.stage <= stage)
+            yield replace(step, needs=(*needs, *before))
+
+
+def _closed_needs(database: Database, step: Step, holds: Sequence[Hold]) -> tuple[str, ...]:
+    """Nearly every hold reaches the shared catalogs, of which each database has its own ages."""
+    if database.xid_age < step.xid_age_max:
+        return ()
+    return _keys(hold for hold in holds if (hold.blocker.age or 0) >= database.xid_age - GAIN_MIN)
 
 
 def _notes(snapshot: Snapshot, limits: AgeLimits) -> Iterator[str]:

@@ -106,7 +106,7 @@ def _live_step(
         )
     return Step(
         key=f"temp-owner:{session.pid}",
-        kind=StepKind.END_SESSION,
+        kind=StepKind.END_OWNER,
         stage=stage,
         database=None,
         object=session_name(session),

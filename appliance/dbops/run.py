@@ -69,7 +69,7 @@ class OwnServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Surroundings:
     """Where a run keeps what it must remember, and what it can see of the server's machine."""
 
     state_dir: Path
@@ -102,7 +102,7 @@ class Run:
         target: Target,
         policy: Policy,
         journal: RunJournal,
-        place: Place,
+        place: Surroundings,
         *,
         confirm: Confirm,
         report: Report,
@@ -195,6 +195,8 @@ class Run:
                 self._met.add(step.key)
                 if step.kind is StepKind.END_STANDBY:
                     self._watch.keep_out(step)
+                elif step.kind is StepKind.END_OWNER:
+                    self._again = True  # In the stop its tables are left behind, as orphans.
             self._memory.remember(step, result)
             self._report.ended(step, result)
             is_held = result.state is State.HELD and step.kind is StepKind.VACUUM

@@ -89,8 +89,11 @@ class RunMemory:
         if self._attempts[step.key] >= ATTEMPTS_MAX:
             return True
         match result.state:
-            case State.DECLINED | State.SKIPPED:
+            case State.DECLINED:
                 return True
+            case State.SKIPPED:
+                # What it needs may still be done in the next round, unless that is settled too.
+                return not step.needs or any(key in self._settled for key in step.needs)
             case State.FAILED:
                 return result.fault not in _WORTH_A_RETRY
             case _:

@@ -101,7 +101,7 @@ class StepTaker:
                 return await self._database_age(step)
             case StepKind.REPAIR | StepKind.REINDEX:
                 return await self._repair(step, statements[0], snapshot)
-            case StepKind.END_SESSION | StepKind.END_STANDBY:
+            case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
                 return await self._drop_slot(step, statements)

@@ -15,6 +15,7 @@ class StepKind(StrEnum):
     """What a step does; those of one kind are taken in the same way."""
 
     END_SESSION = "end session"
+    END_OWNER = "end the owner of temporary tables"
     END_STANDBY = "end standby"
     FINISH_PREPARED = "finish prepared transaction"
     DROP_SLOT = "drop slot"

@@ -24,7 +24,7 @@ from appliance.dbops.faults import Fault, fault_of
 from appliance.dbops.limits import STOP_AGE
 from appliance.dbops.maintenance_session import MaintenanceSessions
 from appliance.dbops.policy import Policy
-from appliance.dbops.run import Place
+from appliance.dbops.run import Surroundings
 from appliance.dbops.run_step import State
 from appliance.dbops.step import Consent, StepKind
 from appliance.dbops.target import Target
@@ -232,7 +232,7 @@ async def test_a_full_disk_stops_a_run_and_a_step_that_fails_stops_no_other(
             drill.cluster.directory,
             tmp_path,
             Policy(last_stage=1, maintenance=True, disk_floor_bytes=1 << 50),
-            place=Place(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
+            place=Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
         )
     assert outcome.stopped is not None
     assert str(drill.cluster.directory) in outcome.stopped

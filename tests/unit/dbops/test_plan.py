@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from appliance.dbops.history import History, RelationKey
@@ -155,6 +157,8 @@ def test_a_database_without_connections_is_left_to_autovacuum_after_all_others()
     step = the(plan, StepKind.AUTOVACUUM)
     assert dict(step.settings) == {"autovacuum": "on", "autovacuum_naptime": "1s"}
     assert not step.destructive
+    # It would go to the oldest database, as long as that is another one.
+    assert step.needs == ("refresh:1:app",)
 
 
 def test_autovacuum_is_not_waited_for_where_its_own_settings_keep_it_away() -> None:
@@ -276,6 +280,37 @@ def test_an_autovacuum_that_has_the_table_gives_way_unasked() -> None:
     assert not the(plan, StepKind.END_SESSION).destructive
 
 
+def test_a_prepared_transaction_that_holds_a_lock_is_finished_however_young_it_is() -> None:
+    app = database("app", relation(20_000, OLD))
+    held = replace(lock(20_000, 0, database_oid=app.oid), pid=None, gid="transfer")
+    plan = make_plan(snapshot(app, prepared=(prepared(age=5),), locks=(held,)), POLICY)
+    step = the(plan, StepKind.FINISH_PREPARED)
+    assert "AccessExclusiveLock on app.public.t20000" in step.reason
+    assert consents(step) == [Consent.PREPARED_COMMIT, Consent.PREPARED_ROLLBACK]
+
+
+def test_in_the_stop_repairs_follow_a_first_stage_or_wait() -> None:
+    seen = snapshot(database("app", relation(20_000, OLD)))
+    settled = frozenset({"vacuum:1:app:20000", "refresh:1:app"})
+    assert make_plan(seen, POLICY, History(settled=settled)).steps == ()
+    assert make_plan(seen, POLICY).stage(3)
+
+
+def test_a_row_that_vacuum_refuses_is_a_persons() -> None:
+    past = History(bad_rows=frozenset({RelationKey(database="app", oid=20_000)}))
+    plan = make_plan(snapshot(database("app", relation(20_000, OLD))), POLICY, past)
+    assert "heap_force_freeze" in the(plan, StepKind.ASK).reason
+    assert of_kind(plan, StepKind.VACUUM) == []
+
+
+def test_a_standby_that_is_ended_is_known_by_name_to_be_kept_out() -> None:
+    plan = make_plan(
+        snapshot(database("app", relation(20_000, OLD)), standbys=(standby(9),)), POLICY
+    )
+    step = the(plan, StepKind.END_STANDBY)
+    assert (step.application, step.xid_age_max) == ("standby", POLICY.stage1_age)
+
+
 def test_a_lock_on_a_table_that_is_young_concerns_nobody() -> None:
     app = database("app", relation(20_000, OLD), relation(20_001))
     plan = make_plan(
@@ -318,10 +353,13 @@ def test_the_owner_of_an_old_temporary_table_is_not_ended_in_the_stop() -> None:
 
     step = the(plan(STOP_AGE), StepKind.ASK)
     assert "VACUUM itself" in step.reason
-    assert of_kind(plan(STOP_AGE), StepKind.END_SESSION) == []
-    assert consents(the(plan(STOP_AGE - 1000), StepKind.END_SESSION)) == [Consent.SESSION]
+    assert {one.kind for one in plan(STOP_AGE).steps} & {
+        StepKind.END_SESSION,
+        StepKind.END_OWNER,
+    } == set()
+    assert consents(the(plan(STOP_AGE - 1000), StepKind.END_OWNER)) == [Consent.SESSION]
     asked = plan(STOP_AGE, Policy(single_user=True))
-    assert consents(the(asked, StepKind.END_SESSION)) == [Consent.SESSION]
+    assert consents(the(asked, StepKind.END_OWNER)) == [Consent.SESSION]
 
 
 def test_old_multixacts_are_frozen_though_every_xid_is_young() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from appliance.dbops.history import RelationKey
 from appliance.dbops.run_journal import FILE_NAME, RunJournal, past_history
 from appliance.errors import DatabaseError
 
-TABLE = {"database": "app", "relation_oid": 7}
+TABLE: dict[str, Any] = {"database": "app", "relation_oid": 7}
 
 
 def vacuum(journal: RunJournal, state: str | None, *, seconds: float = 1.0) -> None:
