@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from appliance.cli.plain_text import size, visible
@@ -16,8 +17,8 @@ STAGES = {
     2: "restore a comfortable margin",
     3: "repair what was skipped",
 }
-SHOWN_MAX = 40
-"""Steps of one stage that are printed one by one; the rest is counted."""
+SHOWN_MAX = 8
+"""Steps of one kind that are printed one by one; of more, the largest."""
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -91,10 +92,22 @@ def _stage_lines(number: int, steps: Sequence[Step]) -> Iterator[str]:
         f"\nstage {number}, {STAGES[number]}: {len(steps)} steps, {size(total)} to read, up to "
         f"{size(wal)} of WAL, {duration(sum(step.seconds for step in steps))}"
     )
-    for step in steps[:SHOWN_MAX]:
-        yield from step_lines(step)
-    if len(steps) > SHOWN_MAX:
-        yield f"  … and {len(steps) - SHOWN_MAX} more (--json lists all)"
+    for kind, group in groupby(steps, lambda step: step.kind):
+        together = list(group)
+        if len(together) <= SHOWN_MAX:
+            for step in together:
+                yield from step_lines(step)
+        else:
+            yield from _many_lines(kind.value, together)
+
+
+def _many_lines(words: str, steps: Sequence[Step]) -> Iterator[str]:
+    """A few large ones stand for all: a cluster has hundreds of catalogs, and may have 10,000 tables."""
+    databases = ", ".join(dict.fromkeys(step.database or "" for step in steps))
+    yield f"  {words}: {len(steps)} relations of {databases}; the largest, which are not first:"
+    for step in sorted(steps, key=lambda step: -step.bytes)[:SHOWN_MAX]:
+        age = f"{step.xid_age:,} XIDs old" if step.xid_age else ""
+        yield f"      {size(step.bytes):>10}  {visible(step.object)}  {age}".rstrip()
 
 
 def step_lines(step: Step) -> Iterator[str]:
