@@ -121,7 +121,9 @@ async def run_once(
             target,
             policy,
             journal,
-            Surroundings(state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)),
+            Surroundings(
+                state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)
+            ),
             confirm=_agree_to(situation.consents),
             report=SilentReport(),
             server=server,
