@@ -98,6 +98,8 @@ async def _slow(folder: Path, chats: int, rounds: int) -> int:
                     print(f"  {name}: {result.lines()[0]}", flush=True)
                     if reader is not None:
                         await asyncio.to_thread(reader.stop)
+                        if reader.refusal is not None:
+                            raise SystemExit(f"the ninth stream was refused: {reader.refusal}")
                         print(
                             f"    the ninth got {reader.received} bytes in {result.seconds:.0f} s "
                             f"over {reader.connections} connections"

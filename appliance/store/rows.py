@@ -6,7 +6,8 @@ Pure functions; never talks to a database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -18,6 +19,7 @@ from appliance.store.records import (
     FinishedTurn,
     FrozenText,
     Message,
+    NewConversation,
     NewMessage,
     Scene,
     StoredTurn,
@@ -28,8 +30,8 @@ _SCENE = msgspec.json.Decoder(Scene)
 _LORE = msgspec.json.Decoder(tuple[FrozenText, ...])
 
 
-def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
-    """The parameters of the query `append_turn`, in its order."""
+def append_arguments(turn: FinishedTurn, at: datetime | None = None) -> tuple[object, ...]:
+    """The parameters of the query `append_turn`, in its order; `at` is when a journalled turn ended."""
     title = None if turn.title is None else storable(turn.title)[:TITLE_CHARACTERS_MAX]
     user, reply = turn.user, turn.assistant
     return (
@@ -39,6 +41,55 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
         turn.prompt_version,
         None if user is None else _lore_json(user.lore),
+        turn.scene_digest,
+        at,
+    )
+
+
+def open_arguments(opened: NewConversation) -> tuple[object, ...]:
+    """The parameters of the query `open_conversation`, in its order."""
+    greetings = opened.greetings
+    return (
+        *(opened.tenant, opened.conversation_id, storable(opened.title), opened.character),
+        *(scene_column(opened.scene), opened.created_at, opened.prompt_version),
+        [greeting.turn_key for greeting in greetings],
+        [greeting.message_id for greeting in greetings],
+        [storable(greeting.text) for greeting in greetings],
+    )
+
+
+def opened_conversation(opened: NewConversation) -> Conversation:
+    """What opening it for the first time stores."""
+    return Conversation(
+        tenant=opened.tenant,
+        conversation_id=opened.conversation_id,
+        title=storable(opened.title),
+        character=opened.character,
+        head_id=opened.greetings[0].message_id if opened.greetings else None,
+        anchor_id=None,
+        prompt_version=opened.prompt_version,
+        scene=opened.scene,
+        created_at=opened.created_at,
+        updated_at=opened.created_at,
+    )
+
+
+def opened_messages(opened: NewConversation) -> tuple[Message, ...]:
+    """The greetings as `open_conversation` stores them."""
+    return tuple(
+        Message(
+            message_id=greeting.message_id,
+            parent_id=None,
+            role="assistant",
+            text=storable(greeting.text),
+            token_ids=None,
+            tokenizer=None,
+            finish_reason="stop",
+            prompt_tokens=None,
+            prefix_hit_tokens=None,
+            created_at=opened.created_at + timedelta(microseconds=place),
+        )
+        for place, greeting in enumerate(opened.greetings, 1)
     )
 
 
@@ -62,7 +113,11 @@ def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
     """What a first append stored: the turn offered, with the database's time."""
     user = None if turn.user is None else _written(turn.user, turn.parent_id, created_at)
     parent_id = turn.parent_id if user is None else user.message_id
-    assistant = _written(turn.assistant, parent_id, created_at)
+    assistant = replace(
+        _written(turn.assistant, parent_id, created_at),
+        prompt_version=turn.prompt_version,
+        scene_digest=turn.scene_digest,
+    )
     return StoredTurn(turn_key=turn.turn_key, user=user, assistant=assistant, replayed=False)
 
 
@@ -101,6 +156,8 @@ def read_message(row: asyncpg.Record) -> Message:
         prefix_hit_tokens=row["prefix_hit_tokens"],
         created_at=row["created_at"],
         lore=_read_lore(row["lore"]),
+        prompt_version=row["prompt_version"],
+        scene_digest=row["scene_digest"],
     )
 
 
