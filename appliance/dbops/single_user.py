@@ -6,13 +6,14 @@ three million transaction IDs that are kept back, and it is started again. Never
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.dbops.account import account_of_cluster
+from appliance.dbops.account import Account, account_for_initdb, account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster import Cluster
-from appliance.dbops.folder import opened
+from appliance.dbops.folder import give_to, opened
 from appliance.dbops.programs import run_program
 from appliance.errors import DatabaseError
 
@@ -40,21 +41,38 @@ async def drop_in_single_user_mode(
 
 
 async def _single_user(directory: Path, binaries: Binaries, database: str, statement: str) -> str:
-    account = account_of_cluster(directory)
+    owner = account_of_cluster(directory)
+    # In this mode PostgreSQL looks its user up in passwd, which need not know the folder's owner. Were we
+    # killed in between, the folder would only have another owner, who serves as well.
+    account = owner if _has_name(owner) else account_for_initdb()
     reachable = reachable_binaries(binaries, account)
-    with opened(directory) as here:
-        return await run_program(
-            reachable.program("postgres"),
-            "--single",
-            "-D",
-            here.path,
-            # Its words come to us and not into the server's log.
-            "-c",
-            "logging_collector=off",
-            database,
-            cwd=directory,
-            account=account,
-            timeout_s=TIMEOUT_S,
-            pass_fds=(here.descriptor,),
-            given=f"{statement}\n".encode(),
-        )
+    if account != owner:
+        give_to(directory, uid=account.uid, gid=account.gid)
+    try:
+        with opened(directory) as here:
+            return await run_program(
+                reachable.program("postgres"),
+                "--single",
+                "-D",
+                here.path,
+                # Its words come to us and not into the server's log.
+                "-c",
+                "logging_collector=off",
+                database,
+                cwd=directory,
+                account=account,
+                timeout_s=TIMEOUT_S,
+                pass_fds=(here.descriptor,),
+                given=f"{statement}\n".encode(),
+            )
+    finally:
+        if account != owner:
+            give_to(directory, uid=owner.uid, gid=owner.gid)
+
+
+def _has_name(account: Account) -> bool:
+    try:
+        pwd.getpwuid(account.uid)
+    except KeyError:
+        return False
+    return True

@@ -22,7 +22,7 @@ from appliance.dbops.inspect import read_cluster
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.progress import Progress
-from appliance.dbops.run import Confirm, Outcome, OwnServer, Place, Run
+from appliance.dbops.run import Confirm, Outcome, OwnServer, Run, Surroundings
 from appliance.dbops.run_journal import RunJournal
 from appliance.dbops.run_step import Result
 from appliance.dbops.step import Choice, Consent, Step
@@ -121,7 +121,9 @@ async def run_once(
             target,
             policy,
             journal,
-            Place(state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)),
+            Surroundings(
+                state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)
+            ),
             confirm=_agree_to(situation.consents),
             report=SilentReport(),
             server=server,
