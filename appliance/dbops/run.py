@@ -120,7 +120,8 @@ class Run:
             self._sessions, place.wal_folders, policy.disk_floor_bytes, report.progressed
         )
         self._takers = [
-            StepTaker(self._sessions(), self._watch.begun) for _ in range(policy.workers)
+            StepTaker(self._sessions(), self._watch.begun, self._watch.clear_way)
+            for _ in range(policy.workers)
         ]
         self._met: set[str] = set()
         self._stopped: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
 from appliance.dbops.maintenance_session import MaintenanceSessions
 from appliance.dbops.snapshot import Snapshot
 from appliance.dbops.step import Choice, Step, StepKind
+from appliance.dbops.target import Connection
 from appliance.errors import ApplianceError
 from appliance.named_sql import read_queries
 
@@ -59,12 +60,17 @@ Begun = Callable[[str, int], None]
 """Told the step's key and the pid of the session that works on it."""
 
 
+ClearWay = Callable[[Connection], Awaitable[None]]
+"""Called in the session of a VACUUM just before it: a VACUUM looks for snapshots as it begins."""
+
+
 class StepTaker:
     """Takes steps one at a time; two of them may work side by side."""
 
-    def __init__(self, sessions: MaintenanceSessions, begun: Begun) -> None:
+    def __init__(self, sessions: MaintenanceSessions, begun: Begun, clear_way: ClearWay) -> None:
         self._sessions = sessions
         self._begun = begun
+        self._clear_way = clear_way
 
     async def take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
         """Take a step that is done by statements alone; `choice` is what was agreed to.
@@ -215,6 +221,7 @@ class StepTaker:
         for statement in statements:
             connection = await self._sessions.get(step.database, step.settings)
             self._begun(step.key, connection.get_server_pid())
+            await self._clear_way(connection)
             await connection.execute(statement)
 
     async def _values(self, step: Step, statements: tuple[str, ...]) -> list[object]:

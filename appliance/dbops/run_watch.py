@@ -19,6 +19,7 @@ from appliance.dbops.maintenance_session import MaintenanceSessions
 from appliance.dbops.progress import Progress, ProgressMeter
 from appliance.dbops.run_step import QUERIES
 from appliance.dbops.step import Step
+from appliance.dbops.target import Connection
 from appliance.errors import ApplianceError
 
 WATCH_EVERY_S = 1.0
@@ -63,6 +64,11 @@ class RunWatch:
         """A standby that was ended with consent stays away while this stage lasts."""
         assert step.application is not None
         self._kept_out[step.application] = step.xid_age_max
+
+    async def clear_way(self, connection: Connection) -> None:
+        """End the standbys that are to be kept out, through a session that is about to work."""
+        for application, age in self._kept_out.items():
+            await connection.fetch(QUERIES["keep_out"], application, age)
 
     def check_room(self) -> None:
         """Look at the disk now."""
@@ -120,8 +126,7 @@ class RunWatch:
         while True:
             await asyncio.sleep(KEEP_OUT_EVERY_S)
             try:
-                for application, age in self._kept_out.items():
-                    connection = await self._gate.get(None)
-                    await connection.fetch(QUERIES["keep_out"], application, age)
+                if self._kept_out:
+                    await self.clear_way(await self._gate.get(None))
             except _AWAY:
                 await self._gate.drop(None)

@@ -20,7 +20,7 @@ SELECT pg_cancel_backend(pid)
 
 -- name: keep_out
 -- The senders of a standby that comes back with the old snapshot for which it was ended with consent.
-SELECT pg_terminate_backend(pid)
+SELECT pg_terminate_backend(pid, 1000)
   FROM pg_stat_replication
  WHERE application_name = $1::text AND age(backend_xmin) >= $2::int;
 
