@@ -20,7 +20,7 @@ from appliance.dbops.plan_blockers import (
     prepared_lock_steps,
 )
 from appliance.dbops.plan_databases import autovacuum_step, probe_step, refresh_step
-from appliance.dbops.plan_repairs import repair_steps, zero_steps
+from appliance.dbops.plan_repairs import damage_steps, repair_steps
 from appliance.dbops.plan_temp import temp_steps
 from appliance.dbops.plan_vacuum import AgeLimits, age_limits, order, vacuum_step
 from appliance.dbops.policy import Policy
@@ -77,7 +77,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
         *_once(*prepared_lock_steps(snapshot, wanted, policy), *(hold.step for hold in holds)),
         *temp,
         *(step for _, _, step in vacuums),
-        *zero_steps(snapshot, limits, policy, past),
+        *damage_steps(snapshot, limits, policy, past),
         *_endings(snapshot, limits, {database.name for database, _, _ in vacuums}, holds),
         *repair_steps(snapshot, policy, past, rate, [(d, r) for d, r, _ in vacuums]),
     ]

@@ -6,24 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from appliance.dbops.history import History, RelationKey
-from appliance.dbops.plan_vacuum import AgeLimits, order, repair_step, vacuum_settings, vacuum_step
+from appliance.dbops.plan_vacuum import AgeLimits, order, repair_step, vacuum_step
 from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import identifier, literal
 from appliance.dbops.snapshot import Database, Relation, Snapshot
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
 
-def zero_steps(
+def damage_steps(
     snapshot: Snapshot, limits: AgeLimits, policy: Policy, past: History
 ) -> Iterator[Step]:
-    """For a relation with a page that cannot be read: the one way on that does not restore it."""
+    """For a relation that VACUUM cannot get through: the one way on that does not restore it."""
     for database in snapshot.databases:
         for relation in database.relations or ():
             stage = limits.stage_of(relation.xid_age, relation.mxid_age)
             place = RelationKey(database=database.name, oid=relation.oid)
-            if stage is not None and place in past.bad_rows:
-                yield _bad_rows_step(database.name, relation, stage)
-            if stage is None or place not in past.damaged:
+            if stage is None or place not in past.damaged | past.bad_rows:
                 continue
             plain = vacuum_step(
                 snapshot,
@@ -34,43 +32,55 @@ def zero_steps(
                 policy=policy,
                 rate_bytes_per_s=policy.rate_bytes_per_s,
             )
-            settings = {
-                **vacuum_settings(stage, policy, members_short=limits.members_short),
-                "zero_damaged_pages": "on",
-            }
-            yield replace(
-                plain,
-                key=f"zero:{database.name}:{relation.oid}",
-                kind=StepKind.ZERO_PAGES,
-                reason="a page of it cannot be read. Restore the page from a backup, or give it up",
-                statements=(),
-                settings=settings,
-                choices=(
-                    Choice(
-                        consent=Consent.ZERO_DAMAGED_PAGES,
-                        statements=plain.statements,
-                        loses="every row on the damaged pages (zero_damaged_pages); the pages are copied "
-                        "to the state folder first",
-                    ),
-                ),
-            )
+            if place in past.bad_rows:
+                yield _bad_rows_step(plain, relation)
+            if place in past.damaged:
+                yield _zero_step(plain)
 
 
-def _bad_rows_step(database: str, relation: Relation, stage: int) -> Step:
-    name = identifier(relation.schema, relation.name)
-    return Step(
-        key=f"rows:{database}:{relation.oid}",
-        kind=StepKind.ASK,
-        stage=stage,
-        database=database,
-        object=f"{database}.{relation.schema}.{relation.name}",
-        reason="a row in it has transaction IDs that cannot be right, and VACUUM refuses it. "
-        f"verify_heapam({literal(name)}) of the extension amcheck lists such rows; one that is good is "
-        f"frozen with heap_force_freeze({literal(name)}, ARRAY['(PAGE,ROW)'::tid]) of pg_surgery, which "
-        "works in the stop too; then run this again",
-        relation_oid=relation.oid,
-        xid_age=relation.xid_age,
-        mxid_age=relation.mxid_age,
+def _zero_step(plain: Step) -> Step:
+    return replace(
+        plain,
+        key=f"zero:{plain.database}:{plain.relation_oid}",
+        kind=StepKind.ZERO_PAGES,
+        reason="a page of it cannot be read. Restore the page from a backup, or give it up",
+        statements=(),
+        settings={**plain.settings, "zero_damaged_pages": "on"},
+        choices=(
+            Choice(
+                consent=Consent.ZERO_DAMAGED_PAGES,
+                statements=plain.statements,
+                loses="every row on the damaged pages (zero_damaged_pages); the pages are copied to the "
+                "state folder first",
+            ),
+        ),
+    )
+
+
+def _bad_rows_step(plain: Step, relation: Relation) -> Step:
+    """Rows with an ID older than the table itself: VACUUM refuses them, amcheck finds them, and
+    heap_force_freeze (pg_surgery) makes them visible for good; in the stop all of that works."""
+    name = literal(identifier(relation.schema, relation.name))
+    freeze = (
+        f"SELECT heap_force_freeze({name}::regclass, "
+        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) FROM verify_heapam({name}) "
+        "WHERE msg LIKE 'xmin % precedes relation freeze threshold %'"
+    )
+    return replace(
+        plain,
+        key=f"rows:{plain.database}:{relation.oid}",
+        kind=StepKind.FREEZE_ROWS,
+        reason="a row in it is older than the table can be, and VACUUM refuses it. verify_heapam "
+        "(extension amcheck) lists such rows, heap_force_freeze (pg_surgery) freezes them",
+        statements=(),
+        choices=(
+            Choice(
+                consent=Consent.FREEZE_BAD_ROWS,
+                statements=(freeze, *plain.statements),
+                loses="nothing; but such a row is visible from then on, whatever became of the "
+                "transaction that wrote it",
+            ),
+        ),
     )
 
 

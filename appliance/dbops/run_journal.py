@@ -102,7 +102,7 @@ def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
             continue
         place = RelationKey(database=record["database"], oid=record["relation_oid"])
         kind, state = record["key"].partition(":")[0], record.get("state", "started")
-        if kind in ("vacuum", "zero"):
+        if kind in ("vacuum", "zero", "rows"):
             if state in ("started", "done", "held"):
                 places.add(place)
             elif state == "failed":

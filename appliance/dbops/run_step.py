@@ -100,8 +100,9 @@ class StepTaker:
     async def _take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
         statements = step.statements if choice is None else choice.statements
         match step.kind:
-            case StepKind.VACUUM | StepKind.ZERO_PAGES:
-                return await self._freeze(step, statements[0], snapshot)
+            case StepKind.VACUUM | StepKind.ZERO_PAGES | StepKind.FREEZE_ROWS:
+                await self._values(step, statements[:-1])
+                return await self._freeze(step, statements[-1], snapshot)
             case StepKind.REFRESH:
                 await self._execute(step, statements)
                 return await self._database_age(step)

@@ -24,6 +24,7 @@ class StepKind(StrEnum):
     ASK = "only a person can do this"
     VACUUM = "vacuum"
     ZERO_PAGES = "vacuum, giving damaged pages up"
+    FREEZE_ROWS = "freeze rows by force, then vacuum"
     REFRESH = "refresh the database's age"
     AUTOVACUUM = "let autovacuum in"
     PROBE = "try a write"
@@ -43,6 +44,7 @@ class Consent(StrEnum):
     TEMP_TABLE = "temp-table"
     SINGLE_USER = "single-user"
     ZERO_DAMAGED_PAGES = "zero-damaged-pages"
+    FREEZE_BAD_ROWS = "freeze-bad-rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -296,10 +296,13 @@ def test_in_the_stop_repairs_follow_a_first_stage_or_wait() -> None:
     assert make_plan(seen, POLICY).stage(3)
 
 
-def test_a_row_that_vacuum_refuses_is_a_persons() -> None:
+def test_a_row_that_vacuum_refuses_is_frozen_by_force_only_by_name() -> None:
     past = History(bad_rows=frozenset({RelationKey(database="app", oid=20_000)}))
     plan = make_plan(snapshot(database("app", relation(20_000, OLD))), POLICY, past)
-    assert "heap_force_freeze" in the(plan, StepKind.ASK).reason
+    step = the(plan, StepKind.FREEZE_ROWS)
+    assert consents(step) == [Consent.FREEZE_BAD_ROWS]
+    assert 'verify_heapam(\'"public"."t20000"\')' in step.choices[0].statements[0]
+    assert step.choices[0].statements[1].startswith("VACUUM")
     assert of_kind(plan, StepKind.VACUUM) == []
 
 
