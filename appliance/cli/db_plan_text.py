@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from appliance.cli.plain_text import size, visible
@@ -16,8 +17,11 @@ STAGES = {
     2: "restore a comfortable margin",
     3: "repair what was skipped",
 }
-SHOWN_MAX = 40
-"""Steps of one stage that are printed one by one; the rest is counted."""
+SHOWN_MAX = 20
+"""Relations of one kind of step that are printed by name; of more, the largest."""
+
+FIRST_USER_OID = 16_384
+"""`FirstNormalObjectId` (access/transam.h): relations below it came with the database."""
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -91,10 +95,32 @@ def _stage_lines(number: int, steps: Sequence[Step]) -> Iterator[str]:
         f"\nstage {number}, {STAGES[number]}: {len(steps)} steps, {size(total)} to read, up to "
         f"{size(wal)} of WAL, {duration(sum(step.seconds for step in steps))}"
     )
-    for step in steps[:SHOWN_MAX]:
-        yield from step_lines(step)
-    if len(steps) > SHOWN_MAX:
-        yield f"  … and {len(steps) - SHOWN_MAX} more (--json lists all)"
+    for kind, group in groupby(steps, lambda step: step.kind):
+        together = list(group)
+        if all(step.relation_oid is not None for step in together) and not together[0].destructive:
+            yield from _relation_lines(kind.value, together)
+        else:
+            for step in together:
+                yield from step_lines(step)
+
+
+def _relation_lines(words: str, steps: Sequence[Step]) -> Iterator[str]:
+    """A line for each database's own relations, which are many and small, then the others by name."""
+    own = [step for step in steps if (step.relation_oid or 0) < FIRST_USER_OID]
+    for name in dict.fromkeys(step.database for step in own):
+        catalogs = [step for step in own if step.database == name]
+        total = size(sum(step.bytes for step in catalogs))
+        yield f"  {words}: {len(catalogs)} catalogs of {visible(name or '')} ({total})"
+    others = [step for step in steps if (step.relation_oid or 0) >= FIRST_USER_OID]
+    largest = sorted(others, key=lambda step: -step.bytes)[:SHOWN_MAX]
+    shown = {step.key for step in largest}
+    for step in others:
+        if step.key in shown:
+            age = f", {step.xid_age:,} XIDs and {step.mxid_age:,} MXIDs old" if step.xid_age else ""
+            yield f"  {words}: {visible(step.object)} ({size(step.bytes)}{age})"
+    if len(others) > SHOWN_MAX:
+        rest = size(sum(step.bytes for step in others if step.key not in shown))
+        yield f"  {words}: {len(others) - SHOWN_MAX} smaller ones ({rest}; --json names them)"
 
 
 def step_lines(step: Step) -> Iterator[str]:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from appliance.dbops.step import Choice, Step
 
 
+_QUIET = ("vacuum", "repair what was skipped")
+TOLD_FROM_S = 5.0
+"""A VACUUM that took this long is told by name."""
+
+
 class TerminalReport:
     """Lines for a person; a running VACUUM has one that is written over where there is a terminal."""
 
@@ -37,8 +42,8 @@ class TerminalReport:
             self.said(f"stage {stage}, {STAGES[stage]}: {len(steps)} steps, {size(total)} to read")
 
     def started(self, step: Step) -> None:
-        """A step is taken."""
-        if step.bytes == 0:
+        """A step is taken. Of VACUUMs there are hundreds: they show in the progress."""
+        if step.kind.value not in _QUIET:
             self.said(f"  {step.kind.value}: {visible(step.object)}")
 
     def progressed(self, progress: Progress) -> None:
@@ -57,6 +62,9 @@ class TerminalReport:
 
     def ended(self, step: Step, result: Result) -> None:
         """A step has ended, or was not taken."""
+        is_usual = step.kind.value in _QUIET and result.state.value in ("done", "skipped")
+        if is_usual and result.seconds < TOLD_FROM_S:
+            return
         words = f": {visible(result.words)}" if result.words else ""
         took = f" ({duration(result.seconds)})" if result.seconds >= 1 else ""
         self.said(f"  {result.state.value}: {visible(step.object)}{took}{words}")

@@ -29,6 +29,7 @@ class BlockerKind(StrEnum):
     AUTOVACUUM_OFF = "autovacuum_off"
     AUTOVACUUM_STARVED = "autovacuum_starved"
     BURN_RATE = "burn_rate"
+    MEMBER_SPACE = "member_space"
     STALE_DATFROZENXID = "stale_datfrozenxid"
     OLD_DATABASE = "old_database"
     UNCONNECTABLE_DATABASE = "unconnectable_database"

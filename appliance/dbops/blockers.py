@@ -13,7 +13,7 @@ from appliance.dbops import laggards, obstacles
 from appliance.dbops.blocker import Blocker, BlockerKind
 from appliance.dbops.damage import Damage
 from appliance.dbops.holders import holders
-from appliance.dbops.limits import LAGGING_FACTOR
+from appliance.dbops.limits import LAGGING_FACTOR, Stage
 from appliance.dbops.rates import Rate
 from appliance.dbops.snapshot import AgeMin, Snapshot
 
@@ -23,7 +23,12 @@ _EFFECTS = (
     BlockerKind.OLD_DATABASE,
     BlockerKind.UNCONNECTABLE_DATABASE,
 )
-_RATES = (BlockerKind.AUTOVACUUM_OFF, BlockerKind.AUTOVACUUM_STARVED, BlockerKind.BURN_RATE)
+_RATES = (
+    BlockerKind.AUTOVACUUM_OFF,
+    BlockerKind.AUTOVACUUM_STARVED,
+    BlockerKind.BURN_RATE,
+    BlockerKind.MEMBER_SPACE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ def blockers(
         *laggards.old_databases(snapshot, age_min),
         *laggards.autovacuum(snapshot, age_min),
         *laggards.burn_rate(snapshot, rate),
+        *laggards.member_space(snapshot),
     ]
     return tuple(sorted(found, key=_rank))
 
@@ -109,6 +115,10 @@ def _is_told(holder: Blocker, watch: Watch) -> bool:
 
 
 def _rank(blocker: Blocker) -> tuple[int, int, int, int, str]:
-    """What is gravest first; of equally grave ones causes before effects, and then the oldest."""
+    """What is gravest first; of equally grave ones causes before effects, and then the oldest.
+
+    The stop is not told from the last millions before it: what holds a cluster there is as grave.
+    """
+    stage = min(blocker.stage, Stage.WARN)
     tier = 2 if blocker.kind in _EFFECTS else 1 if blocker.kind in _RATES else 0
-    return (-blocker.stage, tier, -(blocker.age or 0), _ORDER[blocker.kind], blocker.id)
+    return (-stage, tier, -(blocker.age or 0), _ORDER[blocker.kind], blocker.id)

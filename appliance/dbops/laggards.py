@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from appliance.dbops.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
 from appliance.dbops.holders import AUTOVACUUM_WORKER
-from appliance.dbops.limits import LAGGING_FACTOR, Stage
+from appliance.dbops.limits import ID_SPACE, LAGGING_FACTOR, Stage, stage_of_members
 from appliance.dbops.quoting import identifier
 from appliance.dbops.rates import Rate, days_left
 from appliance.dbops.snapshot import AgeMin, Database, Snapshot
@@ -37,7 +37,7 @@ def old_databases(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
 
 def autovacuum(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
     """Autovacuum that is off, or has more to do than it gets done."""
-    off = _why_off(snapshot)
+    off = why_off(snapshot)
     if off is not None:
         yield _of_autovacuum(
             snapshot,
@@ -92,6 +92,49 @@ def burn_rate(snapshot: Snapshot, rate: Rate | None) -> Iterator[Blocker]:
             ),
         ),
     )
+
+
+def member_space(snapshot: Snapshot) -> Iterator[Blocker]:
+    """Space for multixact members that runs out, however young the multixacts are."""
+    if snapshot.members is None:
+        return
+    stage = stage_of_members(snapshot.members.used)
+    if stage == Stage.OK:
+        return
+    yield Blocker(
+        kind=BlockerKind.MEMBER_SPACE,
+        id=f"{snapshot.members.used:,} of {ID_SPACE:,} members",
+        age=snapshot.xid_age,
+        mxid_age=snapshot.mxid_age,
+        stage=stage,
+        reach=Reach(),
+        detail="many sessions lock the same rows for sharing (foreign keys do); the space is freed when "
+        "the oldest multixacts are frozen in every database, whatever their age",
+        since_s=None,
+        actions=(
+            Action(
+                form=ActionForm.SQL,
+                text="SET vacuum_multixact_freeze_min_age = 0; "
+                "SET vacuum_multixact_freeze_table_age = 0; "
+                "VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF);",
+                database=None,
+                consequence="IN EVERY DATABASE; `appliance db run` does it, the oldest tables first",
+            ),
+        ),
+    )
+
+
+def why_off(snapshot: Snapshot) -> str | None:
+    """Why autovacuum does nothing; None: it works."""
+    for name in ("autovacuum", "track_counts"):
+        if snapshot.settings[name] != "on":
+            return f"{name} is {snapshot.settings[name]}"
+    naptime = snapshot.setting_int("autovacuum_naptime")
+    if naptime > NAPTIME_S_MAX:
+        return f"autovacuum_naptime is {naptime} s: it looks at a database that seldom"
+    if snapshot.autovacuum_launcher is False and not snapshot.in_recovery:
+        return "autovacuum is on, but its launcher does not run: look into the server's log"
+    return None
 
 
 def _is_stale(database: Database, age_min: AgeMin) -> bool:
@@ -193,18 +236,6 @@ def _of_database(
         actions=actions,
         database=database.name,
     )
-
-
-def _why_off(snapshot: Snapshot) -> str | None:
-    for name in ("autovacuum", "track_counts"):
-        if snapshot.settings[name] != "on":
-            return f"{name} is {snapshot.settings[name]}"
-    naptime = snapshot.setting_int("autovacuum_naptime")
-    if naptime > NAPTIME_S_MAX:
-        return f"autovacuum_naptime is {naptime} s: it looks at a database that seldom"
-    if snapshot.autovacuum_launcher is False and not snapshot.in_recovery:
-        return "autovacuum is on, but its launcher does not run: look into the server's log"
-    return None
 
 
 def _of_autovacuum(

@@ -15,6 +15,8 @@ from appliance.dbops.limits import Stage
 from appliance.dbops.quoting import identifier, literal
 from appliance.dbops.snapshot import AgeMin, Database, Lock, Relation, Snapshot, TempNamespace
 
+UNKNOWN_FOLDER = "DATA_FOLDER"
+
 
 def temp_tables(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
     """Old temporary tables: nobody but their owner can vacuum them."""
@@ -95,15 +97,26 @@ def _orphan_actions(
                 consequence="takes an XID, of which there still are some; nobody can read it any more",
             ),
         )
-    directory = snapshot.settings.get("data_directory", "DATA_FOLDER")
+    directory = snapshot.settings.get("data_directory") or UNKNOWN_FOLDER
+    if directory.startswith("/proc/"):
+        directory = UNKNOWN_FOLDER  # An embedded server knows its folder only as the one it is in.
+    stops = (
+        "STOPS THE SERVER for a second or two: no session may drop anything while no XID is left"
+    )
     return (
         Action(
             form=ActionForm.SHELL,
-            text=f"printf '%s\\n' {quote(drop)} | postgres --single -D {quote(directory)} "
-            f"{quote(database.name)}",
+            text="appliance db run --single-user",
             database=None,
-            consequence="STOPS THE SERVER first, for a second or two (pg_ctl stop -m fast), because no "
-            "session may drop anything while no XID is left; start it again afterwards",
+            consequence=f"{stops}; does what the next line does, and starts the server again",
+        ),
+        Action(
+            form=ActionForm.SHELL,
+            text=f"printf '%s\\n' {quote(drop)} | "
+            f"postgres --single -D {quote(directory)} {quote(database.name)}",
+            database=None,
+            consequence="by hand: only after pg_ctl stop -m fast, as the server's user; start it again "
+            "afterwards",
         ),
     )
 

@@ -18,8 +18,12 @@ FILE_NAME = "db-samples.json"
 SPACING_S = 60.0
 """A sample nearer to the newest one is not kept."""
 
-KEPT_MAX = 300
+HOUR_S = 3600.0
+OLD_SPACING_S = 900.0
+"""Samples of more than an hour ago are kept this far apart."""
+
 KEPT_S = 2 * DAY_S
+KEPT_MAX = int(HOUR_S / SPACING_S + KEPT_S / OLD_SPACING_S) + 2
 
 
 def read_samples(folder: Path) -> tuple[Sample, ...]:
@@ -35,20 +39,17 @@ def read_samples(folder: Path) -> tuple[Sample, ...]:
 
 
 def with_sample(samples: Sequence[Sample], now: Sample) -> tuple[Sample, ...]:
-    """The samples to keep when `now` has been taken: of one cluster, of two days, not too many.
-
-    Between the day's oldest and the newest, every second one goes when there are too many.
-    """
-    kept = [
-        item
-        for item in samples
-        if item.system_id == now.system_id and now.at_s - KEPT_S <= item.at_s <= now.at_s
-    ]
-    if kept and now.at_s - kept[-1].at_s < SPACING_S:
-        return tuple(kept)
-    if len(kept) >= KEPT_MAX:
-        kept = [*kept[:-1:2], kept[-1]]
-    return (*kept, now)
+    """The samples to keep when `now` has been taken: of one cluster, of two days, at most KEPT_MAX."""
+    kept: list[Sample] = []
+    for item in samples:
+        if item.system_id != now.system_id or not now.at_s - KEPT_S <= item.at_s <= now.at_s:
+            continue
+        recent = now.at_s - item.at_s < HOUR_S
+        if recent or not kept or item.at_s - kept[-1].at_s >= OLD_SPACING_S:
+            kept.append(item)
+    if not kept or now.at_s - kept[-1].at_s >= SPACING_S:
+        kept.append(now)
+    return tuple(kept)
 
 
 def write_samples(folder: Path, samples: Sequence[Sample]) -> None:

@@ -8,6 +8,7 @@ from enum import IntEnum
 from appliance.dbops.blocker import Blocker
 from appliance.dbops.blockers import due_age
 from appliance.dbops.holders import AUTOVACUUM_WORKER
+from appliance.dbops.laggards import why_off
 from appliance.dbops.limits import Stage, stage_of_members
 from appliance.dbops.rates import Rate, days_left
 from appliance.dbops.snapshot import Database, Snapshot
@@ -122,7 +123,7 @@ def autovacuum_lag(snapshot: Snapshot) -> AutovacuumLag:
     mxid_max = snapshot.setting_int("autovacuum_multixact_freeze_max_age")
     overdue = due_age(snapshot)
     return AutovacuumLag(
-        on=snapshot.settings["autovacuum"] == "on" and snapshot.autovacuum_launcher is not False,
+        on=why_off(snapshot) is None,
         workers=sum(item.backend == AUTOVACUUM_WORKER for item in snapshot.sessions),
         workers_max=snapshot.setting_int("autovacuum_max_workers"),
         to_prevent_wraparound=sum(item.to_prevent_wraparound for item in snapshot.vacuums),

@@ -124,8 +124,8 @@ SELECT r.pid,
  ORDER BY r.pid;
 
 -- name: locks
--- The modes that conflict with VACUUM's SHARE UPDATE EXCLUSIVE. A prepared transaction has no pid, and its
--- XID as the second half of its virtual id.
+-- The modes that conflict with VACUUM's SHARE UPDATE EXCLUSIVE. A prepared transaction has no pid; the lock
+-- on its own XID has the same virtual id.
 SELECT l.database::bigint AS database_oid,
        l.relation::bigint AS relation_oid,
        l.mode,
@@ -134,8 +134,12 @@ SELECT l.database::bigint AS database_oid,
        p.gid,
        extract(epoch FROM clock_timestamp() - l.waitstart)::float8 AS waiting_s
   FROM pg_locks AS l
-  LEFT JOIN pg_prepared_xacts AS p
-    ON l.pid IS NULL AND p.transaction::text = split_part(l.virtualtransaction, '/', 2)
+  LEFT JOIN (SELECT x.gid, t.virtualtransaction
+               FROM pg_prepared_xacts AS x
+               JOIN pg_locks AS t
+                 ON t.locktype = 'transactionid' AND t.pid IS NULL AND t.granted
+                AND t.transactionid = x.transaction) AS p
+    ON l.pid IS NULL AND p.virtualtransaction = l.virtualtransaction
  WHERE l.locktype = 'relation'
    AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock',
                   'ExclusiveLock', 'AccessExclusiveLock')

@@ -198,6 +198,16 @@ async def _confirm(confirm: object, step: object) -> Consent | None:
     return None if choice is None else choice.consent
 
 
+def test_a_plan_names_large_tables_and_counts_catalogs() -> None:
+    relations = [relation(number, OLD, pages=1) for number in range(1000, 1100)]
+    relations += [relation(number, OLD, pages=number) for number in range(20_000, 20_030)]
+    plan = make_plan(snapshot(database("app", *relations)), Policy(last_stage=1))
+    lines = plan_text(plan).splitlines()
+    assert "  vacuum: 100 catalogs of app (800 KiB)" in lines
+    assert sum("app.public.t200" in line for line in lines) == 20
+    assert any(line.startswith("  vacuum: 10 smaller ones") for line in lines)
+
+
 def test_a_plan_is_told_with_its_reasons_and_is_whole_as_json() -> None:
     plan = make_plan(
         snapshot(
