@@ -1,4 +1,4 @@
-"""Situations with something damaged that a VACUUM stumbles over. Keeps what stood there, to mend it."""
+"""Situations with something damaged that a VACUUM stumbles over."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ SEED = 7
 class DamagedPage(Situation):
     name = "damaged-page"
     summary = "a page of a table fails its checksum"
+    holds_back = True
     consents = frozenset({Consent.ZERO_DAMAGED_PAGES})
     changes = frozenset({"app.public.scratched"})
 
@@ -29,12 +30,9 @@ class DamagedPage(Situation):
         self._path = await file_of(drill, "scratched")
 
     async def cold(self, drill: Drill) -> None:
-        self._offset = PAGE_BYTES * DAMAGED_PAGE + PAGE_BYTES // 2
-        self._before = drill.cluster.overwrite(self._path, self._offset, b"GARBAGE!")
-
-    def mend(self, drill: Drill) -> None:
-        """Put the page back, as from a backup."""
-        drill.cluster.overwrite(self._path, self._offset, self._before)
+        drill.cluster.overwrite(
+            self._path, PAGE_BYTES * DAMAGED_PAGE + PAGE_BYTES // 2, b"GARBAGE!"
+        )
 
 
 class DamagedIndex(Situation):
@@ -56,15 +54,21 @@ class DamagedIndex(Situation):
 class UnfrozenRow(Situation):
     name = "unfrozen-row"
     summary = "rows are older than their table claims to hold, as after a bad copy of files"
+    for_a_person = True
 
-    async def plant(self, drill: Drill) -> None:
+    async def loaded(self, drill: Drill) -> None:
         await drill.execute("CREATE TABLE misplaced AS SELECT n FROM generate_series(1, 10) AS n")
-        for number in range(6):
-            await drill.execute(f"INSERT INTO pending (gid) VALUES ('row {number}')")
+        for _ in range(4):
+            await drill.execute("SELECT pg_current_xact_id()")
         await drill.execute(
             "UPDATE pg_class SET relfrozenxid = "
             "(SELECT (xmin::text::bigint + 4)::text::xid FROM misplaced LIMIT 1) "
             "WHERE relname = 'misplaced'"
+        )
+
+    async def mend(self, drill: Drill) -> None:
+        await drill.execute(
+            "SELECT heap_force_freeze('misplaced'::regclass, ARRAY(SELECT ctid FROM misplaced))"
         )
 
 

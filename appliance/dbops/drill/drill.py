@@ -50,7 +50,7 @@ class Drill:
         await self._execute_in(SUPERUSER, f"CREATE DATABASE {DATABASE}")
         await self.execute(GROUND["create"])
         await situation.plant(self)
-        if situation.holds_horizon:
+        if situation.holds_back:
             await self._freeze_all_but(frozenset())
         await self.execute(GROUND["load"])
         await situation.loaded(self)

@@ -10,7 +10,7 @@ from appliance.dbops.step import Consent
 class Prepared(Situation):
     name = "prepared"
     summary = "a prepared transaction that nobody ever finished"
-    holds_horizon = True
+    holds_back = True
     gid = "forgotten transfer"
     consents = frozenset({Consent.PREPARED_COMMIT})
     changes = frozenset({"app.public.pending"})
@@ -22,7 +22,7 @@ class Prepared(Situation):
 class LogicalSlot(Situation):
     name = "logical-slot"
     summary = "a logical replication slot whose consumer is gone: catalogs cannot be frozen"
-    holds_horizon = True
+    holds_back = True
     slot = "dead_consumer"
     consents = frozenset({Consent.SLOT})
 
@@ -35,7 +35,7 @@ class LogicalSlot(Situation):
 class PhysicalSlot(Situation):
     name = "physical-slot"
     summary = "a physical replication slot of a standby that is gone, with its last feedback"
-    holds_horizon = True
+    holds_back = True
     slot = "dead_standby"
     consents = frozenset({Consent.SLOT})
 
@@ -60,7 +60,7 @@ class StandbyFeedback(Situation):
 class IdleInTransaction(Situation):
     name = "idle"
     summary = "a session idle in a transaction that it began two billion transactions ago"
-    holds_horizon = True
+    holds_back = True
     application = "forgotten report"
     consents = frozenset({Consent.SESSION})
 
@@ -78,7 +78,7 @@ class IdleInTransaction(Situation):
 class LongQuery(Situation):
     name = "long-query"
     summary = "a query that has been running for two billion transactions"
-    holds_horizon = True
+    holds_back = True
     application = "endless report"
     consents = frozenset({Consent.SESSION})
 

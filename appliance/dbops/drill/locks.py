@@ -13,6 +13,7 @@ class EndlessLock(Situation):
     name = "lock"
     summary = "a session holds a lock on a large table and is idle in its transaction"
     application = "stuck migration"
+    holds_back = True
     consents = frozenset({Consent.LOCK})
 
     async def stopped(self, drill: Drill) -> None:
@@ -23,6 +24,7 @@ class PreparedLock(Situation):
     name = "prepared-lock"
     summary = "a young prepared transaction holds a lock on a large table"
     gid = "half a migration"
+    holds_back = True
     consents = frozenset({Consent.PREPARED_COMMIT})
 
     async def warm(self, drill: Drill) -> None:

@@ -84,6 +84,9 @@ async def rehearse(
     began = time.monotonic()
     async with _watching(drill) as watch:
         outcome = await run_once(drill, situation, state_dir, policy)
+        if situation.for_a_person:
+            await situation.mend(drill)
+            outcome = await run_once(drill, situation, state_dir, policy)
     repaired_s = time.monotonic() - began
     after = await read_cluster(target.connect)
     changed = [

@@ -35,11 +35,14 @@ class Situation:
     kept_old: frozenset[str] = frozenset()
     """The only databases that age the whole way; empty: all do."""
 
-    holds_horizon = False
-    """Whether what `plant` leaves pins the horizon: everything is then frozen up to it at once."""
+    holds_back = False
+    """Whether freezing all the rest must win nothing: everything is frozen to one XID after `plant`."""
 
     consents: frozenset[Consent] = frozenset()
     """What has to be agreed to by name before a repair can bring writes back."""
+
+    for_a_person = False
+    """Whether no repair may do it all by itself: a person has to `mend` something first."""
 
     single_user = False
     """Whether only single-user mode helps: the server is restarted for it."""
@@ -65,17 +68,21 @@ class Situation:
     async def stopped(self, drill: Drill) -> None:
         """Commands that need an ID are refused from now on."""
 
+    async def mend(self, drill: Drill) -> None:
+        """What a person does where `for_a_person` says so."""
+
 
 class Together(Situation):
     """Several situations in one cluster, each at its station in the order given."""
 
     def __init__(self, *parts: Situation) -> None:
         self._parts = parts
-        self.holds_horizon = any(part.holds_horizon for part in parts)
+        self.holds_back = any(part.holds_back for part in parts)
         self.single_user = any(part.single_user for part in parts)
         self.consents = frozenset().union(*(part.consents for part in parts))
         self.changes = frozenset().union(*(part.changes for part in parts))
         assert all(part.counter is Counter.XIDS and not part.kept_old for part in parts)
+        assert not any(part.for_a_person for part in parts)
 
     async def plant(self, drill: Drill) -> None:
         for part in self._parts:

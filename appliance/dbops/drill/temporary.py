@@ -18,7 +18,7 @@ SCRATCH = (
 class OrphanedTemp(Situation):
     name = "orphan"
     summary = "an old temporary table whose session was killed: no VACUUM may touch it"
-    holds_horizon = True
+    holds_back = True
     consents = frozenset({Consent.SINGLE_USER})
     single_user = True
 
@@ -33,7 +33,7 @@ class OrphanedTemp(Situation):
 class LiveTemp(Situation):
     name = "live-temp"
     summary = "an old temporary table of a session that lives, in a pool of connections"
-    holds_horizon = True
+    holds_back = True
     application = "pooled worker"
     consents = frozenset({Consent.SESSION, Consent.SINGLE_USER})
     single_user = True
