@@ -9,9 +9,19 @@ import pytest
 
 from appliance.dbops.binaries import Binaries, find_binaries
 from appliance.dbops.cluster import Cluster
+from tests.drill_fixtures import drill_folder, new_drill, pristine_clusters
 from tests.postgres_fixtures import cluster, database_url, empty_database, ledger, pool, quiet
 
-__all__ = ["cluster", "database_url", "empty_database", "ledger", "pool"]
+__all__ = [
+    "cluster",
+    "database_url",
+    "drill_folder",
+    "empty_database",
+    "ledger",
+    "new_drill",
+    "pool",
+    "pristine_clusters",
+]
 
 
 @pytest.fixture(scope="session")
