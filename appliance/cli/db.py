@@ -13,7 +13,9 @@ from typing import Protocol, TypeAlias, cast
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-COMMANDS: Mapping[str, str] = {}
+COMMANDS: Mapping[str, str] = {
+    "journal": "appliance.cli.db_journal",
+}
 """By name, in the order of the help: the module that has `add` and `run`."""
 
 

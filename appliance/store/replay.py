@@ -80,6 +80,20 @@ class Replay:
                 log.error("journal_not_replayed", extra={"error": type(error).__name__})
                 await self._pause()
 
+    async def drain(self, wait_s: float) -> Replayed:
+        """Replay until nothing waits, or until nothing could be written for so long. Raises OSError."""
+        clock = asyncio.get_running_loop().time
+        entries, refused, until = 0, 0, clock() + wait_s
+        while len(self._journal.overlay) and clock() < until:
+            is_away = self._gate.writes is Writes.MAINTENANCE
+            done = None if is_away else await self.step()
+            if done is None:
+                await self._pause()
+                continue
+            entries, refused = entries + done.entries, refused + done.refused
+            until = clock() + wait_s
+        return Replayed(entries=entries, refused=refused)
+
     async def _once(self) -> None:
         if not len(self._journal.overlay):
             await self._wait_for_entries()
