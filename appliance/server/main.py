@@ -42,6 +42,7 @@ from appliance.server.storage import Storage, storing
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.search import Search
 from appliance.wire.client import EngineClient
 from appliance.wire.engines import Engines
 
@@ -194,6 +195,7 @@ def build_services(
         engine=engine,
         catalog=catalog,
         card_import=CardImport(catalog),
+        search=Search(pool),
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,

@@ -20,6 +20,7 @@ from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
 from appliance.server.storage import Storage
 from appliance.server.streams import Streams
+from appliance.store.search import Search
 from appliance.wire.engines import Engines
 
 
@@ -36,6 +37,7 @@ class Services:
     catalog: Catalog
     prompt_view: PromptView
     card_import: CardImport
+    search: Search
     tokenizer: Tokenizer
     metrics: Metrics
     drain: Drain
