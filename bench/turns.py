@@ -172,9 +172,11 @@ async def run(url: str, folder: Path) -> None:
     for setting in ("synchronous_commit", "fsync", "full_page_writes"):
         assert await pool.fetchval(f"SHOW {setting}") == "on"
     for count in CHATS:
-        for lanes in (1, 2):
-            writer = TurnWriter(pool, patience_s=30, lanes=lanes)
-            await measure_writer(pool, f"in groups, {lanes} on their way", writer, count)
+        for lanes, entries in ((1, 64), (2, 32)):
+            limits = BatchLimits(entries=entries)
+            writer = TurnWriter(pool, patience_s=30, lanes=lanes, limits=limits)
+            name = f"in groups of {entries}, {lanes} on their way"
+            await measure_writer(pool, name, writer, count)
         alone = TurnWriter(pool, patience_s=30, lanes=4, limits=BatchLimits(entries=1))
         await measure_writer(pool, "a transaction a turn, 4 on their way", alone, count)
     await measure_journal(pool, folder, 64)
