@@ -12,12 +12,14 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from appliance.errors import ApplianceError
 from appliance.store.entries import Entry, Key
 from appliance.store.journal import Journal, Refusal
 from appliance.store.pool import Pool
 from appliance.store.retry import DatabaseFailure, reason
+from appliance.store.search import look_again
 from appliance.store.turn_batch import (
     BatchLimits,
     Outcome,
@@ -120,6 +122,12 @@ class Replay:
         except DatabaseFailure as error:
             self._gate.close(error)
             return None
+        try:
+            # Before they are marked: it is done again with them, if this process ends here.
+            await look_again(self._pool, _oldest_by_tenant([entry for _, entry in batch]))
+        except DatabaseFailure as error:
+            self._gate.close(error)
+            return None
         self._gate.open()
         done = await self._settle(batch, outcomes, now)
         if done is not None:
@@ -165,6 +173,15 @@ class Replay:
         await asyncio.sleep(self._pause_s * self._jitter.uniform(0.75, 1.25))
         self._pause_s = min(self._pause_s * 2, PROBE_MAX_S)
         await self._journal.top_up()
+
+
+def _oldest_by_tenant(entries: Sequence[Entry]) -> dict[str, datetime]:
+    oldest: dict[str, datetime] = {}
+    for entry in entries:
+        tenant, _ = entry.key
+        assert entry.at is not None, "an entry in the journal has its time"
+        oldest[tenant] = min(entry.at, oldest.get(tenant, entry.at))
+    return oldest
 
 
 def _words(error: Exception) -> str:
