@@ -83,7 +83,7 @@ def _run(cluster: Cluster, program: str, *arguments: str) -> str:
         check=True,
         **account_of_cluster(cluster.directory).spawn_options(),
     )
-    return done.stdout
+    return str(done.stdout)
 
 
 def _found(pattern: str, text: str) -> str:
