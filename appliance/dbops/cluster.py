@@ -51,6 +51,12 @@ STOP_TIMEOUT_S = 30.0
 REPORT_EVERY_S = 1.0
 
 
+def socket_url(folder: Path, database: str = SUPERUSER) -> str:
+    """How a client reaches the server whose socket lies in `folder`."""
+    host = quote(str(folder), safe="")
+    return f"postgresql://{SUPERUSER}@/{quote(database, safe='')}?host={host}&port={PORT}"
+
+
 class Cluster:
     """The cluster in `directory`, served by `binaries`; one object per folder and process."""
 
@@ -68,8 +74,7 @@ class Cluster:
 
     def url(self, database: str = SUPERUSER) -> str:
         """How a client on this machine reaches the running server, as the folder's owner or root."""
-        folder = quote(str(self._socket_folder()), safe="")
-        return f"postgresql://{SUPERUSER}@/{quote(database, safe='')}?host={folder}&port={PORT}"
+        return socket_url(self._socket_folder(), database)
 
     async def init(self, progress: Progress) -> None:
         """Create the cluster: UTF8, the builtin C.UTF-8 locale, data checksums.

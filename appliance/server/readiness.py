@@ -31,6 +31,11 @@ class Readiness:
         self._drain = drain
         self.schema_ready = False
 
+    @property
+    def draining(self) -> bool:
+        """Whether the server is on its way to its end."""
+        return self._drain.draining
+
     def require_schema(self) -> None:
         """Raise StorageUnavailable until the database has been brought up to date."""
         if not self.schema_ready:
@@ -39,7 +44,7 @@ class Readiness:
     async def reasons(self) -> list[Reason]:
         """Empty when chats can be answered and stored."""
         reasons = []
-        if self._drain.draining:
+        if self.draining:
             reasons.append(Reason(part="server", message="The server is shutting down"))
         if not self._engine.ready:
             reasons.append(Reason(part="engine", message="The model is loading"))
