@@ -36,3 +36,17 @@ def head(token_ids: TokenIds, tokens: int) -> TokenIds:
 def tail(token_ids: TokenIds, skipped: int) -> TokenIds:
     """The ids after the first `skipped`."""
     return token_ids[skipped * BYTES_PER_TOKEN :]
+
+
+def common(first: TokenIds, second: TokenIds) -> int:
+    """How many ids two buffers begin with alike: by halves, as comparing bytes is far faster than ids."""
+    low, high = 0, min(count(first), count(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        start, end = low * BYTES_PER_TOKEN, middle * BYTES_PER_TOKEN
+        # What is before `low` is alike.
+        if first[start:end] == second[start:end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

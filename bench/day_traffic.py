@@ -202,10 +202,10 @@ class Chat:
             self._path.append(message)
         if fitted is None:
             fitted = self._fit()
-            if self._is_begun and fitted.dropped > self._dropped:
+            if self._is_begun and fitted.messages_dropped > self._dropped:
                 cause = Cause.CUT
         self._is_begun = True
-        self._dropped = fitted.dropped
+        self._dropped = fitted.messages_dropped
         reply_tokens = self._length(shape.reply_tokens)
         is_stopped = self._random.random() < shape.stops
         # A stopped reply would have gone on.

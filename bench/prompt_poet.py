@@ -34,7 +34,7 @@ from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.templates.compiling import load_template
 from appliance.prompt.templates.fitting import fit_parts
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.poet import PoetTemplate
 from appliance.prompt.truncate import Window
 from appliance.tokens import count, unpack
@@ -50,7 +50,7 @@ WINDOW_SHARE = 0.6
 STEP = 2_000
 RESERVE = 256
 OWNER = tenant_namespace("bench")
-FROZEN = Frozen(seed=b"bench", started=datetime(2026, 1, 1, tzinfo=UTC))
+FROZEN = Beginning(seed=b"bench", started=datetime(2026, 1, 1, tzinfo=UTC))
 
 _OUR_TEMPLATE = """\
 name: chat

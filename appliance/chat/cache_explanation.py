@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from appliance.chat.history import foreign
+from appliance.chat.left_behind import REPLY, LeftBehind
+from appliance.chat.part_shares import (
+    PartShare,
+    PrefixBreak,
+    broken_at,
+    message_ids,
+    part_at,
+    shares,
+    source_of,
+)
+from appliance.chat.prefix_causes import Cause
 from appliance.chat.reply import REPLACEMENT
-from appliance.prompt.messages import ROLES, PromptMessage, Role, Zone
+from appliance.prompt.messages import ROLES, Part, Role
+from appliance.prompt.sources import SourceKind
 from appliance.store.records import Conversation, Message
 from appliance.tokens import TokenIds, count
 from appliance.wire.frames import Explained
+
+_ENGINE_CAUSES = {"hit": "cached", "truncated": "cut"}
+"""The engine's causes that have another name here; `diverged` is looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,31 +38,19 @@ class RoleTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstDifference:
-    """Where the cache stops, and why. Texts are the tokens around the place; `cached` is what stands
-    there instead, both None where nothing of the tenant's own does."""
-
-    position: int
-    part: str
-    role: Role
-    cause: str
-    before: str | None
-    asked: str | None
-    cached: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheExplanation:
     """What is cached of the prompt and reply that a conversation shows, if it was sent again now.
 
     Pages by tier; those of host and disk follow the device's. `last_prompt_tokens` and
-    `last_hit_tokens`: as the last turn found it. `difference` is None when all of it is cached.
+    `last_hit_tokens`: as the last turn found it. `first_difference` is where the cache stops, None when
+    all of it is cached.
     """
 
     tenant: str
     conversation_id: UUID
     tokens: int
     cached_tokens: int
+    parts: tuple[PartShare, ...]
     page_size: int
     device_pages: int
     host_pages: int
@@ -55,104 +59,89 @@ class CacheExplanation:
     by_role: dict[Role, RoleTokens]
     last_prompt_tokens: int | None
     last_hit_tokens: int | None
-    difference: FirstDifference | None
+    cause: Cause
+    first_difference: PrefixBreak | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A stretch of the path: a message, the header of a reply, a reply."""
-
-    name: str
-    role: Role
-    tokens: int
-    message: PromptMessage | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftPath:
-    """All that a conversation's shown turn left behind; `foreign` are the names of messages that another
-    tokenizer wrote."""
+class ShownPath:
+    """What a conversation shows, and what its turn leaves; `tokenizer` is the model's own."""
 
     conversation: Conversation
-    token_ids: TokenIds
-    stretches: list[tuple[bytes, int]]
-    parts: list[Part]
-    reply: Message | None
-    foreign: frozenset[str]
+    path: tuple[Message, ...]
+    left: LeftBehind
+    tokenizer: str
 
 
 def explanation(
-    path: LeftPath, found: Explained, *, page_size: int, decode: Callable[[TokenIds], str]
+    shown: ShownPath, found: Explained, *, page_size: int, decode: Callable[[TokenIds], str]
 ) -> CacheExplanation:
     """What the engine found of a path, in the path's own parts; `decode` gives the text of tokens."""
-    total = count(path.token_ids)
+    left, parts = shown.left, shown.left.parts
+    total, hit = count(left.token_ids), min(found.hit_tokens, count(left.token_ids))
     on_device = found.hit_tokens - found.host_tokens - found.disk_tokens
     cached_pages = -(-found.hit_tokens // page_size)
+    is_whole = hit == total
+
+    def text(token_ids: TokenIds | None) -> str | None:
+        return None if token_ids is None else decode(token_ids)
+
+    difference = None
+    if not is_whole:
+        before, asked, instead = (text(one) for one in (found.before, found.asked, found.cached))
+        difference = broken_at(parts, hit, before=before, asked=asked, found=instead)
     return CacheExplanation(
-        tenant=path.conversation.tenant,
-        conversation_id=path.conversation.conversation_id,
+        tenant=shown.conversation.tenant,
+        conversation_id=shown.conversation.conversation_id,
         tokens=total,
-        cached_tokens=found.hit_tokens,
+        cached_tokens=hit,
+        parts=shares(parts, hit),
         page_size=page_size,
         device_pages=-(-on_device // page_size),
         host_pages=found.host_tokens // page_size,
         disk_pages=found.disk_tokens // page_size,
         missing_pages=-(-total // page_size) - cached_pages,
-        by_role=_by_role(path.parts, found.hit_tokens),
-        last_prompt_tokens=None if path.reply is None else path.reply.prompt_tokens,
-        last_hit_tokens=None if path.reply is None else path.reply.prefix_hit_tokens,
-        difference=None if found.hit_tokens >= total else _difference(path, found, decode),
+        by_role=_by_role(parts, hit),
+        last_prompt_tokens=None if left.reply is None else left.reply.prompt_tokens,
+        last_hit_tokens=None if left.reply is None else left.reply.prefix_hit_tokens,
+        cause=Cause(name="cached") if is_whole else _cause(found.cause, shown, part_at(parts, hit)),
+        first_difference=difference,
     )
 
 
-def _difference(
-    path: LeftPath, found: Explained, decode: Callable[[TokenIds], str]
-) -> FirstDifference:
-    def text(token_ids: TokenIds | None) -> str | None:
-        return None if token_ids is None else decode(token_ids)
-
-    part = _part_at(path.parts, found.hit_tokens)
-    return FirstDifference(
-        position=found.hit_tokens,
-        part=part.name,
-        role=part.role,
-        cause=_cause(found.cause, path, part),
-        before=text(found.before),
-        asked=text(found.asked),
-        cached=text(found.cached),
-    )
-
-
-def _part_at(parts: list[Part], position: int) -> Part:
-    end = 0
-    for part in parts:
-        end += part.tokens
-        if position < end:
-            return part
-    return parts[-1]
-
-
-def _cause(cause: str, path: LeftPath, part: Part) -> str:
+def _cause(cause: str, shown: ShownPath, part: Part) -> Cause:
     """The engine's cause in the words of prompts: what diverges in which part says who changed it."""
     if cause != "diverged":
-        return cause
-    if part.message is not None and part.message.zone is not Zone.HISTORY:
-        return "template changed"
-    # A strict format has several messages as one, which is called by all of their names.
-    if path.foreign.intersection(part.name.split(" + ")):
-        return "tokenizer changed"
-    said = path.reply if part.message is None else part.message
-    text = "" if said is None else said.content if isinstance(said, PromptMessage) else said.text
-    if part.role == "assistant" and REPLACEMENT in text:
-        return "broken character"
-    return "edited"
+        return Cause(name=_ENGINE_CAUSES.get(cause, cause))
+    ids = message_ids(part)
+    said = [message for message in shown.path if str(message.message_id) in ids]
+    if not said:
+        return _around(shown, part)
+    if foreign(said, shown.tokenizer):
+        return Cause(name="tokenizer", detail=part.name)
+    if part.role == "assistant" and any(REPLACEMENT in message.text for message in said):
+        return Cause(name="broken character", detail=part.name)
+    is_users = said[-1].role == "user"
+    return Cause(name="edited message" if is_users else "other reply", detail=part.name)
 
 
-def _by_role(parts: list[Part], hit_tokens: int) -> dict[Role, RoleTokens]:
+def _around(shown: ShownPath, part: Part) -> Cause:
+    """What stands around the messages: the last turn says whether it was made with another version or
+    scene. Else what is cached is of another conversation that begins alike."""
+    reply, conversation = shown.left.reply, shown.conversation
+    if part.name == REPLY or reply is None:
+        return Cause(name="cold")
+    if reply.prompt_version not in (None, conversation.prompt_version):
+        return Cause(name="character version", detail=part.name)
+    if reply.scene_digest not in (None, conversation.scene.digest):
+        kinds = {SourceKind.PERSONA: "persona", SourceKind.NOTE: "note"}
+        return Cause(name=kinds.get(source_of(part), "persona or note"), detail=part.name)
+    return Cause(name="cold")
+
+
+def _by_role(parts: Sequence[Part], hit_tokens: int) -> dict[Role, RoleTokens]:
     totals, cached = dict.fromkeys(ROLES, 0), dict.fromkeys(ROLES, 0)
-    start = 0
-    for part in parts:
-        totals[part.role] += part.tokens
-        cached[part.role] += min(max(hit_tokens - start, 0), part.tokens)
-        start += part.tokens
+    for share in shares(parts, hit_tokens):
+        totals[share.role] += share.tokens
+        cached[share.role] += share.cached or 0
     return {role: RoleTokens(tokens=totals[role], cached=cached[role]) for role in ROLES}

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.chat.cache_explanation import CacheExplanation, LeftPath, Part, explanation
-from appliance.chat.history import foreign
-from appliance.chat.plan import Planner, conversation_key
+from appliance.chat.cache_explanation import CacheExplanation, ShownPath, explanation
+from appliance.chat.plan import conversation_key
+from appliance.chat.prompt_starts import first_private, prompt_starts
+from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
-from appliance.prompt.messages import Prompt
-from appliance.prompt.model_text import ModelText
-from appliance.prompt.namespace import PUBLIC, tenant_namespace
-from appliance.store.records import Message
-from appliance.tokens import TokenIds, count, tail
+from appliance.prompt.namespace import tenant_namespace
+from appliance.tokens import count, tail
 from appliance.wire.engines import Engines
 from appliance.wire.frames import (
     AdminAnswer,
@@ -45,32 +43,36 @@ class CacheView:
     """The operator's side of conversations. Every method raises EngineUnavailable, and what the engine
     refuses; those of a conversation raise NotFound, StorageUnavailable and InvalidRequest too."""
 
-    def __init__(self, *, engine: Engines, planner: Planner, tips: Tips, model: ModelText) -> None:
+    def __init__(self, *, engine: Engines, prompts: ReplyPrompts, tips: Tips) -> None:
         self._engine = engine
-        self._planner = planner
+        self._prompts = prompts
         self._tips = tips
-        self._model = model
 
     async def explain(self, *, tenant: str, conversation_id: UUID) -> CacheExplanation:
         """How much of the conversation is cached where, and why not more."""
-        path = await self._path(tenant, conversation_id)
+        conversation, path, left = await self._prompts.shown(
+            tenant=tenant, conversation_id=conversation_id
+        )
         # One token more, so that the last one can be found.
-        last = tail(path.token_ids, count(path.token_ids) - 1)
-        namespace, known = path.stretches[-1]
+        token_ids = left.token_ids
+        *before, (namespace, known) = left.stretches
         answer = await self._ask(
             conversation_key(tenant, conversation_id),
             Explain(
-                token_ids=path.token_ids + last,
-                stretches=[*path.stretches[:-1], (namespace, known + 1)],
+                token_ids=token_ids + tail(token_ids, count(token_ids) - 1),
+                stretches=[*before, (namespace, known + 1)],
             ),
         )
         assert isinstance(answer, Explained)
-        hello = self._engine.hello
+        hello, tokenizer = self._engine.hello, self._prompts.builder.model.tokenizer
+        shown = ShownPath(
+            conversation=conversation, path=path, left=left, tokenizer=tokenizer.fingerprint
+        )
         return explanation(
-            path,
+            shown,
             answer,
             page_size=1 if hello is None else hello.page_size,
-            decode=self._model.tokenizer.decode,
+            decode=tokenizer.decode,
         )
 
     async def pin(self, *, tenant: str, conversation_id: UUID) -> int:
@@ -78,7 +80,7 @@ class CacheView:
 
         Raises Conflict when the pins' budget has no room, or no turn ran since the server started.
         """
-        conversation = await self._planner.ledger.get(tenant, conversation_id)
+        conversation = await self._prompts.paths.ledger.get(tenant, conversation_id)
         known = self._tips.get((tenant, conversation_id), conversation.head_id)
         if known is None:
             raise Conflict(
@@ -98,7 +100,10 @@ class CacheView:
 
         What another conversation of the tenant begins with in the same way goes along.
         """
-        starts = await self._planner.window_starts(tenant=tenant, conversation_id=conversation_id)
+        prompts = self._prompts
+        starts = await prompt_starts(
+            prompts.paths, prompts.builder, tenant=tenant, conversation_id=conversation_id
+        )
         paths = [
             PathFrom(
                 token_ids=prompt.token_ids,
@@ -121,9 +126,9 @@ class CacheView:
         self, *, tenant: str, conversation_id: UUID, timeout_s: float
     ) -> list[PathAudit]:
         """Compare what is cached of the conversation with a recomputation; empty when nothing is."""
-        path = await self._path(tenant, conversation_id)
+        _, _, left = await self._prompts.shown(tenant=tenant, conversation_id=conversation_id)
         question = AuditPath(
-            token_ids=path.token_ids, stretches=path.stretches, wait_ms=round(timeout_s * 1000)
+            token_ids=left.token_ids, stretches=left.stretches, wait_ms=round(timeout_s * 1000)
         )
         answer = await self._ask(conversation_key(tenant, conversation_id), question, timeout_s)
         assert isinstance(answer, Audited)
@@ -161,42 +166,6 @@ class CacheView:
     ) -> AdminAnswer:
         return _accepted(await self._engine.question(conversation, question, timeout_s=timeout_s))
 
-    async def _path(self, tenant: str, conversation_id: UUID) -> LeftPath:
-        conversation, prompt, path = await self._planner.left_by(
-            tenant=tenant, conversation_id=conversation_id
-        )
-        reply = path[-1] if len(path) > 1 and path[-1].role == "assistant" else None
-        parts = [
-            Part(name=part.name, role=part.role, tokens=part.tokens, message=message)
-            for part, message in zip(
-                prompt.parts, [*prompt.messages, *([None] * len(prompt.parts))], strict=False
-            )
-        ]
-        token_ids, stretches = prompt.token_ids, list(prompt.stretches)
-        spoken = self._ids_of(reply)
-        if spoken:
-            left = spoken + prompt.closing
-            namespace, known = stretches.pop()
-            stretches.append((namespace, known + count(left)))
-            token_ids += left
-            parts.append(Part(name="reply", role="assistant", tokens=count(left)))
-        return LeftPath(
-            conversation=conversation,
-            token_ids=token_ids,
-            stretches=stretches,
-            parts=parts,
-            reply=reply,
-            foreign=foreign(path, self._model.tokenizer.fingerprint),
-        )
-
-    def _ids_of(self, reply: Message | None) -> TokenIds:
-        if reply is None or not reply.text:
-            return b""
-        tokenizer = self._model.tokenizer
-        if reply.token_ids is not None and reply.tokenizer == tokenizer.fingerprint:
-            return reply.token_ids
-        return tokenizer.encode(reply.text)
-
 
 class _Refusal(ApplianceError):
     """The engine's refusal, under its own code."""
@@ -210,22 +179,3 @@ def _accepted(answer: AdminAnswer) -> AdminAnswer:
     if isinstance(answer, Refused):
         raise _Refusal(answer)
     return answer
-
-
-def first_private(prompt: Prompt) -> int:
-    """The position of the first token that only the tenant may share, of its text and not of the
-    format's text in front."""
-    public = 0
-    for namespace, tokens in prompt.stretches:
-        if namespace != PUBLIC:
-            break
-        public += tokens
-    # The first private text may be a persona or lore, before what the user said. Where its own tokens are
-    # not known apart, as of a part of a template, it goes from its part's first token on.
-    private = (at for at, said in enumerate(prompt.messages) if said.namespace != PUBLIC)
-    own, at = public, next(private, None)
-    if at is not None:
-        own = sum(prompt.part_tokens[:at])
-        if (ids := prompt.messages[at].token_ids) is not None:
-            own = sum(prompt.part_tokens[: at + 1]) - count(ids)
-    return max(public, min(own, prompt.tokens - 1))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from uuid import UUID, uuid4
 
 from appliance.chat.catalog import Catalog
-from appliance.chat.history import frozen_of
+from appliance.chat.history import beginning_of
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
@@ -55,7 +55,7 @@ class Conversations:
         conversation = await self._ledger.create(
             tenant, self._new_id(), title=title, character=chosen.character.id, scene=scene
         )
-        frozen = frozen_of(conversation)
+        frozen = beginning_of(conversation)
         chars = 0 if chosen.card is None else len(chosen.card.text)
         user = user_of(conversation.scene)
         greetings = await off_loop(chars, lambda: chosen.greetings(frozen, user=user))

@@ -13,10 +13,10 @@ from typing import TypeAlias
 from uuid import UUID
 
 from appliance.chat.running import Key
-from appliance.prompt.fit import Fitted
+from appliance.prompt.fit import Fitted, LeftOut
 from appliance.prompt.messages import ROLES, Role, Zone
 
-Cut: TypeAlias = tuple[int, tuple[str, ...]]
+Cut: TypeAlias = tuple[int, tuple[LeftOut, ...]]
 """How many messages were cut, and which parts."""
 
 LAYOUTS_MAX = 65_536
@@ -143,4 +143,4 @@ class Coverage:
 
 
 def _cut_of(fitted: Fitted) -> Cut:
-    return fitted.dropped, fitted.left_out
+    return fitted.messages_dropped, fitted.left_out

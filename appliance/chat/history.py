@@ -11,7 +11,8 @@ from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.roles import JOINER
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.sources import Source, SourceKind
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.records import Conversation, FrozenText, Message, NewMessage
 
 AUTO_TITLE_WORDS_MAX = 8
@@ -23,9 +24,9 @@ def spoken(path: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(message for message in path if message.role != "assistant" or message.text)
 
 
-def frozen_of(conversation: Conversation) -> Frozen:
+def beginning_of(conversation: Conversation) -> Beginning:
     """What the conversation was begun with: its macros are the same in each of its turns."""
-    return Frozen(seed=conversation.conversation_id.bytes, started=conversation.created_at)
+    return Beginning(seed=conversation.conversation_id.bytes, started=conversation.created_at)
 
 
 def prompt_messages(
@@ -50,6 +51,7 @@ def prompt_messages(
             content=message.text,
             namespace=PUBLIC if is_greeting else namespace,
             token_ids=message.token_ids if message.tokenizer == tokenizer else None,
+            sources=(_said_by(message),),
         )
         result += with_lore(made, message.lore, takes_leads=takes_leads)
     return result
@@ -64,6 +66,7 @@ def new_message(user: NewMessage, tenant: str, model: ModelText) -> list[PromptM
         content=user.text,
         namespace=tenant_namespace(tenant),
         token_ids=user.token_ids,
+        sources=(_said_by(user),),
     )
     return with_lore(made, user.lore, takes_leads=model.chat_format.takes_leads)
 
@@ -76,23 +79,29 @@ def with_lore(
     if not lore:
         return [message]
     text = JOINER.join(one.text for one in lore)
+    of = next((source.id for source in message.sources), None)
+    sources = tuple(
+        Source(kind=SourceKind.NOTE, id=one.name, of=of)
+        if one.entry is None
+        else Source(kind=SourceKind.LORE, id=one.entry, of=of)
+        for one in lore
+    )
     if not takes_leads:
-        return [replace(message, content=text + JOINER + message.content, token_ids=None)]
-    name = "lore: " + ", ".join(one.name for one in lore)
+        joined = text + JOINER + message.content
+        return [replace(message, content=joined, token_ids=None, sources=sources + message.sources)]
     lead = PromptMessage(
-        name=name, role="system", zone=Zone.HISTORY, content=text, namespace=message.namespace
+        name="lore: " + ", ".join(one.name for one in lore),
+        role="system",
+        zone=Zone.HISTORY,
+        content=text,
+        namespace=message.namespace,
+        sources=sources,
     )
     return [lead, message]
 
 
-def kept_from(path: Sequence[Message], dropped: int, *, takes_leads: bool) -> int:
-    """The index in a `spoken` path of the first message that is kept when so many of its prompt messages
-    are not."""
-    index = 0
-    while dropped > 0 and index < len(path):
-        dropped -= 2 if takes_leads and path[index].lore else 1
-        index += 1
-    return index
+def _said_by(message: Message | NewMessage) -> Source:
+    return Source(kind=SourceKind.MESSAGE, id=str(message.message_id))
 
 
 def anchor_of(path: Sequence[Message], kept: int) -> UUID | None:
@@ -101,11 +110,11 @@ def anchor_of(path: Sequence[Message], kept: int) -> UUID | None:
     return said[kept].message_id if 0 < kept < len(said) else None
 
 
-def foreign(path: Sequence[Message], tokenizer: str) -> frozenset[str]:
-    """The names in prompts of the messages of a path that another tokenizer wrote."""
+def foreign(path: Sequence[Message], tokenizer: str) -> frozenset[UUID]:
+    """The messages of a path that another tokenizer wrote."""
     return frozenset(
-        f"message {index + 1}"
-        for index, message in enumerate(spoken(path))
+        message.message_id
+        for message in path
         if message.token_ids is not None and message.tokenizer != tokenizer
     )
 

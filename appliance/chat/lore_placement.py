@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from appliance.prompt.lore.lorebook import LoreEntry
 from appliance.prompt.messages import PromptMessage, Role, Zone
+from appliance.prompt.sources import Source, SourceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ def placed(
             zone=zone if depth != 0 else Zone.VOLATILE,
             content=written(entry),
             namespace=namespace,
+            sources=(Source(kind=SourceKind.LORE, id=entry.digest),),
         )
         if depth is None:
             (top if is_top else bottom).append(message)

@@ -24,6 +24,7 @@ from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.render import render
 from appliance.prompt.templates.lint import SAMPLE
+from appliance.store.ledger import Ledger
 from appliance.store.prompt_records import PRODUCTION
 from appliance.store.records import Scene
 from appliance.tokens import unpack
@@ -68,7 +69,13 @@ class PromptDiff:
 
 
 async def prompt_diff(
-    catalog: Catalog, model: ModelText, before: Bundle, after: Bundle, *, days: float
+    ledger: Ledger,
+    catalog: Catalog,
+    model: ModelText,
+    before: Bundle,
+    after: Bundle,
+    *,
+    days: float,
 ) -> PromptDiff:
     """Compare two bundles of one character.
 
@@ -81,7 +88,7 @@ async def prompt_diff(
     )
     change, tokens_before, tokens_after = await asyncio.to_thread(_compared, model, old, new)
     since = datetime.now(UTC) - timedelta(days=days)
-    found = await catalog.registry.live(before.name, since, default=DEFAULT_CHARACTER)
+    found = await ledger.live_chats(before.name, since, default=DEFAULT_CHARACTER)
     production = {at.name: at.version for at in await catalog.registry.labelled(PRODUCTION)}
     live = tokens = elsewhere = 0
     for chats in found:

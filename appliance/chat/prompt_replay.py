@@ -12,19 +12,20 @@ from uuid import UUID
 
 from appliance.chat.catalog import Catalog
 from appliance.chat.history import spoken
-from appliance.chat.plan import Planner
+from appliance.chat.left_behind import left_behind
+from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompt_diff import same_character
+from appliance.chat.stored_paths import StoredPaths
 from appliance.errors import ContextLengthExceeded
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
+from appliance.prompt.fit import LeftOut
 from appliance.store.records import Conversation, Message
-from appliance.tokens import TokenIds
+from appliance.tokens import common
 
 CONVERSATIONS_MAX = 1000
 TURNS_MAX = 200
 """Of a longer conversation the newest turns are replayed."""
-
-TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,12 @@ class Replay:
 
 
 async def prompt_replay(
-    planner: Planner, before: Bundle, after: Bundle, *, conversations: int
+    paths: StoredPaths,
+    builder: PromptBuilder,
+    before: Bundle,
+    after: Bundle,
+    *,
+    conversations: int,
 ) -> Replay:
     """Run the `conversations` of this character that changed last through two bundles.
 
@@ -83,19 +89,19 @@ async def prompt_replay(
     old, new = await asyncio.gather(
         *(asyncio.to_thread(CharacterVersion.of, bundle) for bundle in (before, after))
     )
-    found = await planner.catalog.registry.newest_conversations(
+    found = await paths.ledger.newest_of_character(
         before.name, limit=conversations, default=DEFAULT_CHARACTER
     )
     replayed = []
     for conversation in found:
         assert conversation.head_id is not None
         key = (conversation.tenant, conversation.conversation_id, conversation.head_id)
-        path = spoken(await planner.ledger.path(*key))
+        path = spoken(await paths.ledger.path(*key))
         replayed.append(
             Replayed(
                 conversation_id=conversation.conversation_id,
-                before=await _tally(planner, old, conversation, path),
-                after=await _tally(planner, new, conversation, path),
+                before=await _tally(_with(builder, old), conversation, path),
+                after=await _tally(_with(builder, new), conversation, path),
             )
         )
     return Replay(
@@ -107,22 +113,27 @@ async def prompt_replay(
     )
 
 
+def _with(
+    builder: PromptBuilder, version: CharacterVersion
+) -> tuple[PromptBuilder, CharacterVersion]:
+    """A builder that knows this version, published or not."""
+    catalog = Catalog(builder.catalog.registry, current=Characters.of((version,)))
+    return replace(builder, catalog=catalog), version
+
+
 async def _tally(
-    planner: Planner,
-    version: CharacterVersion,
+    own: tuple[PromptBuilder, CharacterVersion],
     conversation: Conversation,
     path: tuple[Message, ...],
 ) -> Tally:
-    own = replace(
-        planner, catalog=Catalog(planner.catalog.registry, current=Characters.of((version,)))
-    )
+    builder, version = own
     held = replace(conversation, prompt_version=version.version)
     asked = [index for index, message in enumerate(path) if message.role == "user"]
     total, known = Tally(), b""
-    cut: tuple[int, tuple[str, ...]] = (0, ())
+    cut: tuple[int, tuple[LeftOut, ...]] = (0, ())
     for index in asked[-TURNS_MAX:]:
         try:
-            fitted = await own.fitted(held, path[: index + 1])
+            fitted = (await builder.build(held, path[: index + 1])).fitted
         except ContextLengthExceeded:
             total += Tally(refused=1)
             continue
@@ -131,34 +142,12 @@ async def _tally(
             turns=1,
             tokens=prompt.tokens,
             # At least the last token is always computed.
-            hit_tokens=min(common_tokens(known, prompt.token_ids), prompt.tokens - 1),
-            cuts=int((fitted.dropped, fitted.left_out) != cut),
+            hit_tokens=min(common(known, prompt.token_ids), prompt.tokens - 1),
+            cuts=int((fitted.messages_dropped, fitted.left_out) != cut),
         )
-        cut = (fitted.dropped, fitted.left_out)
-        known = prompt.token_ids + _reply_ids(path, index, planner) + prompt.closing
+        cut = (fitted.messages_dropped, fitted.left_out)
+        reply = path[index + 1] if index + 1 < len(path) else None
+        if reply is not None and reply.role != "assistant":
+            reply = None
+        known = left_behind(prompt, reply, builder.model.tokenizer).token_ids
     return total
-
-
-def _reply_ids(path: tuple[Message, ...], index: int, planner: Planner) -> TokenIds:
-    """The ids of the reply to a message, as the next prompt has them."""
-    if index + 1 == len(path) or path[index + 1].role != "assistant":
-        return b""
-    reply = path[index + 1]
-    tokenizer = planner.model.tokenizer
-    if reply.token_ids is not None and reply.tokenizer == tokenizer.fingerprint:
-        return reply.token_ids
-    return tokenizer.encode(reply.text)
-
-
-def common_tokens(first: TokenIds, second: TokenIds) -> int:
-    """How many tokens two prompts begin with alike."""
-    low, high = 0, min(len(first), len(second)) // TOKEN_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        end = middle * TOKEN_BYTES
-        # What is before `low` is alike.
-        if first[low * TOKEN_BYTES : end] == second[low * TOKEN_BYTES : end]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.chat.fronts import Fronts
-from appliance.chat.history import foreign
-from appliance.chat.plan import Planner
-from appliance.chat.prompt_explanation import Again, PromptExplanation, explained
+from appliance.chat.prompt_explanation import PromptExplanation, explained
+from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.errors import InvalidRequest
-from appliance.prompt.model_text import ModelText
 from appliance.store.records import Message
 
 
 class PromptView:
-    """Prompts of stored replies, computed again. Raises NotFound for what the tenant does not have."""
+    """Prompts of stored replies, built again. Raises NotFound for what the tenant does not have."""
 
-    def __init__(self, *, planner: Planner, fronts: Fronts, model: ModelText) -> None:
-        self._planner = planner
-        self._fronts = fronts
-        self._model = model
+    def __init__(self, prompts: ReplyPrompts) -> None:
+        self._prompts = prompts
 
     async def explain(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
@@ -29,39 +24,21 @@ class PromptView:
         Work for the whole conversation. Raises InvalidRequest for a message that is no reply to a prompt,
         EngineUnavailable before the context's size is known.
         """
-        ledger = self._planner.ledger
-        messages = await ledger.messages(tenant, conversation_id)
+        ledger = self._prompts.paths.ledger
         if message_id is None:
-            conversation = await ledger.get(tenant, conversation_id)
-            message_id = conversation.head_id
+            message_id = (await ledger.get(tenant, conversation_id)).head_id
             if message_id is None:
                 raise InvalidRequest("the conversation has no reply yet", param="message_id")
-        now = await self._again(tenant, conversation_id, message_id)
-        earlier = _before(messages, now.reply)
-        before = None
-        if earlier is not None:
-            before = await self._again(tenant, conversation_id, earlier.message_id)
-        return explained(
-            conversation_id,
-            now,
-            before,
-            closing=self._model.chat_format.closing,
-            decode=self._model.tokenizer.decode,
-        )
-
-    async def _again(self, tenant: str, conversation_id: UUID, message_id: UUID) -> Again:
-        path, fitted, front = await self._planner.again(
+        now = await self._prompts.of(
             tenant=tenant, conversation_id=conversation_id, message_id=message_id
         )
-        reply = await self._planner.ledger.message(tenant, conversation_id, message_id)
-        return Again(
-            path=(*path, reply),
-            fitted=fitted,
-            front=front,
-            recorded=self._fronts.get((tenant, conversation_id), message_id),
-            foreign=foreign(path, self._model.tokenizer.fingerprint),
-            window=self._planner.window(),
-        )
+        earlier = _before(await ledger.messages(tenant, conversation_id), now.reply)
+        before = None
+        if earlier is not None:
+            before = await self._prompts.of(
+                tenant=tenant, conversation_id=conversation_id, message_id=earlier.message_id
+            )
+        return explained(now, before, self._prompts.builder.model)
 
 
 def _before(messages: tuple[Message, ...], reply: Message) -> Message | None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from appliance.chat.history import frozen_of
+from appliance.chat.history import beginning_of
 from appliance.chat.prompting import off_loop
 from appliance.errors import InvalidCard, TemplateError
 from appliance.prompt.cards.macros import DEFAULT_USER, Macros
@@ -24,7 +24,7 @@ log = logging.getLogger("appliance.chat")
 async def rendered_for(conversation: Conversation, chosen: CharacterVersion) -> Rendered:
     """The character's template for this conversation: the same in each of its turns while persona and
     note stay. Raises TemplateError."""
-    scene, frozen = conversation.scene, frozen_of(conversation)
+    scene, frozen = conversation.scene, beginning_of(conversation)
     user, inputs = user_of(scene), scene_values(scene)
     # In a thread: a template may take its time, and other chats shall not wait for it.
     try:
@@ -42,7 +42,7 @@ async def shared_greetings(
     """The greetings that are the same for all, if the path begins with one."""
     if not path or path[0].role != "assistant":
         return frozenset()
-    frozen = frozen_of(conversation)
+    frozen = beginning_of(conversation)
     chars = 0 if chosen.card is None else len(chosen.card.text)
     greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
     return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
@@ -64,4 +64,4 @@ def user_of(scene: Scene) -> str:
 
 def macros_of(conversation: Conversation, chosen: CharacterVersion) -> Macros:
     """What {{char}}, {{user}} and draws stand for in the lore of a conversation."""
-    return chosen.macros(frozen_of(conversation), user=user_of(conversation.scene))
+    return chosen.macros(beginning_of(conversation), user=user_of(conversation.scene))

@@ -25,15 +25,13 @@ class KnownTurn:
     """A stored turn whose tokens an engine has.
 
     `reply_id` is its end, `place_id` what its user's message answered, `prompt_version` and `scene` what
-    its prompt was made with. `dropped` is how many messages of the path are cut, `recall` what lore
-    knows of it.
+    its prompt was made with. `recall` is what lore knows of its path.
     """
 
     reply_id: UUID
     place_id: UUID | None
     node: Node
     tip: Tip
-    dropped: int
     recall: Recall
     prompt_version: str
     scene: Scene

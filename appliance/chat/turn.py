@@ -18,15 +18,17 @@ from uuid import UUID, uuid4
 from appliance.chat.catalog import Catalog
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
-from appliance.chat.fronts import Fronts
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Planner
+from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import context_tokens, room_for_reply
 from appliance.chat.reply import Reply, encoding_of, remember
+from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.running import Key, RunningTurns
+from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.chat.turn_plan import Plan
+from appliance.chat.turn_plan import Plan, Replay
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -72,12 +74,13 @@ class Turns:
         self._limits = limits
         tips = Tips()
         self.coverage = Coverage()
-        self.fronts = Fronts()
+        builder = PromptBuilder(engine=engine, model=model, catalog=catalog, limits=limits)
+        paths = StoredPaths(ledger=ledger, catalog=catalog)
+        self.prompts = ReplyPrompts(paths=paths, builder=builder)
         self.planner = Planner(
-            ledger=ledger,
-            engine=engine,
-            model=model,
-            catalog=catalog,
+            paths=paths,
+            builder=builder,
+            prompts=self.prompts,
             limits=limits,
             tips=tips,
             new_id=new_id,
@@ -139,15 +142,15 @@ class Turns:
         return self._running.stop((tenant, conversation_id))
 
     async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
-        """The exact prompt of a stored reply, computed again from its path.
+        """The exact prompt of a stored reply, built again from its path.
 
-        It is the prompt that was sent as long as character, model and limits are the same. Raises
-        NotFound, and InvalidRequest for a message that is no reply.
+        It is the prompt that was sent as long as model and limits are the same. Raises NotFound, and
+        InvalidRequest for a message that is no reply.
         """
-        _, fitted, _ = await self.planner.again(
+        found = await self.prompts.of(
             tenant=tenant, conversation_id=conversation_id, message_id=message_id
         )
-        return fitted.prompt
+        return found.prompt
 
     @property
     def running(self) -> int:
@@ -162,7 +165,7 @@ class Turns:
     async def _stream(
         self,
         key: Key,
-        decide: Callable[[], Awaitable[Plan | StoredTurn]],
+        decide: Callable[[], Awaitable[Plan | Replay]],
         params: GenerationParams,
     ) -> AsyncGenerator[Event, None]:
         """The events of one turn, under a claim on its conversation.
@@ -175,7 +178,7 @@ class Turns:
         storing: _Storing | None = None
         try:
             plan = await decide()
-            if isinstance(plan, StoredTurn):
+            if isinstance(plan, Replay):
                 for old in _replayed(plan):
                     yield old
                 return
@@ -254,6 +257,7 @@ class Turns:
             title=plan.title,
             anchor_id=plan.anchor_id,
             prompt_version=plan.prompt_version,
+            scene_digest=plan.scene.digest,
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
@@ -288,7 +292,6 @@ class Turns:
             place_id=plan.place_id,
             node=reply.node,
             tip=tip,
-            dropped=plan.dropped,
             recall=plan.recall.answered(plan.lore, reply.text),
             prompt_version=plan.prompt_version,
             scene=plan.scene,
@@ -314,9 +317,6 @@ class Turns:
                 reply_tokens=count(reply.token_ids or b""),
                 prompt_version=plan.prompt_version,
             )
-            self.fronts.put(
-                key, reply_id=plan.assistant_id, parent_id=plan.parent_id, front=plan.front
-            )
         self._running.release(key)
         if error is not None:
             log.error(
@@ -337,17 +337,17 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
         assistant_message_id=plan.assistant_id,
         prompt_tokens=plan.prompt.tokens,
         prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
-        messages_dropped=plan.dropped,
+        messages_dropped=plan.messages_dropped,
         prompt_version=plan.prompt_version,
     )
 
 
-def _replayed(stored: StoredTurn) -> list[Event]:
+def _replayed(replay: Replay) -> list[Event]:
     """The events of a turn that was stored before, as if it ran again.
 
     Tokens that ended the reply are not stored: `new_tokens` counts those of the text.
     """
-    reply = stored.assistant
+    stored, reply = replay.stored, replay.stored.assistant
     usage = Usage(
         prompt_tokens=reply.prompt_tokens or 0,
         prefix_hit_tokens=reply.prefix_hit_tokens or 0,
@@ -359,8 +359,8 @@ def _replayed(stored: StoredTurn) -> list[Event]:
         assistant_message_id=reply.message_id,
         prompt_tokens=usage.prompt_tokens,
         prefix_hit_tokens=usage.prefix_hit_tokens,
-        messages_dropped=0,
-        prompt_version=stored.prompt_version,
+        messages_dropped=replay.messages_dropped,
+        prompt_version=reply.prompt_version,
     )
     text = [Delta(text=reply.text, logprobs=())]
     done = TurnDone(

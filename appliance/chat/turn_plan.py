@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from appliance.chat.fronts import Front
 from appliance.chat.generation import Onward
 from appliance.chat.lore import Recall
 from appliance.prompt.fit import Fitted
 from appliance.prompt.lore.books import Lore
 from appliance.prompt.messages import Prompt
-from appliance.store.records import NewMessage, Scene
+from appliance.store.records import NewMessage, Scene, StoredTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +19,8 @@ class Plan:
 
     `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
     when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
-    first message of a conversation without one, `anchor_id` when the front of the path is not in the
-    prompt. `front` is what stands around the history, None for that of the turn before. `dropped` counts
-    the messages of the path that are cut; `recall` is what its `lore` has come to before the reply.
+    first message of a conversation without one, `anchor_id` when the cut is at another message than the
+    turn before had it. `recall` is what the `lore` of the path has come to before the reply.
     `prompt_version` is the version of the character that the prompt was made with, `scene` what the
     user has set.
     """
@@ -38,8 +36,6 @@ class Plan:
     onward: Onward
     anchor_id: UUID | None
     title: str | None
-    front: Front | None
-    dropped: int
     lore: Lore
     recall: Recall
     prompt_version: str
@@ -49,3 +45,17 @@ class Plan:
     def prompt(self) -> Prompt:
         """What the engine is to answer."""
         return self.fitted.prompt
+
+    @property
+    def messages_dropped(self) -> int:
+        """How many of the oldest messages of the path are not in the prompt."""
+        return self.fitted.messages_dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A turn that is stored already, to be told again. `messages_dropped` as in its plan, None where it
+    cannot be told now."""
+
+    stored: StoredTurn
+    messages_dropped: int | None

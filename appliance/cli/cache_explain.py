@@ -8,19 +8,8 @@ from typing import Any
 
 from appliance.cli.admin_client import add_place, ask
 from appliance.cli.conversation_options import add_conversation, address_of
-from appliance.cli.plain_text import as_json, percent
-
-CAUSES = {
-    "hit": "only what is always computed",
-    "cold": "it was never computed here, or is long forgotten",
-    "evicted": "it was evicted lately",
-    "edited": "another version of the message stands there: an edit or a swipe",
-    "template changed": "the operator's text was changed",
-    "broken character": "the reply before it ended inside a character: its last tokens differ",
-    "tokenizer changed": "the message was stored by another tokenizer",
-    "truncated": "something before it was cut out",
-    "namespace": "it is cached as somebody else's",
-}
+from appliance.cli.explained_text import cause_lines
+from appliance.cli.plain_text import as_json, percent, visible
 
 
 def add_explain(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +25,7 @@ def add_explain(subparsers: argparse._SubParsersAction[argparse.ArgumentParser])
 def run_explain(options: argparse.Namespace) -> int:
     """Ask and print; returns the exit code."""
     answer = ask(options, "GET", address_of(options))
-    print(as_json(answer) if options.json else _text(answer))
+    print(as_json(answer) if options.json else visible(_text(answer)))
     return 0
 
 
@@ -55,15 +44,6 @@ def _text(answer: Mapping[str, Any]) -> str:
             f"last turn  found {answer['last_hit_tokens']} of {answer['last_prompt_tokens']} "
             "prompt tokens"
         )
-    difference = answer["difference"]
-    if difference is None:
+    if answer["first_difference"] is None:
         return "\n".join([*lines, "all of it is cached"])
-    cause = difference["cause"]
-    lines.append(
-        f"first miss token {difference['position']}, in {difference['part']} ({difference['role']}): "
-        f"{cause}: {CAUSES[cause]}"
-    )
-    for name in ("before", "asked", "cached"):
-        if difference[name] is not None:
-            lines.append(f"  {name:<8} {difference[name]!r}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *cause_lines(answer)])

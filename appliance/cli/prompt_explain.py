@@ -10,10 +10,8 @@ from uuid import UUID
 
 from appliance.cli.admin_client import add_place, ask
 from appliance.cli.conversation_options import add_conversation
-from appliance.cli.plain_text import as_json, percent
-
-MESSAGES_SHOWN = 3
-"""Messages of the history shown at each end; those between are summed up."""
+from appliance.cli.explained_text import cause_lines, part_rows, row
+from appliance.cli.plain_text import as_json, percent, visible
 
 
 def add_explain(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,25 +37,23 @@ def run_explain(options: argparse.Namespace) -> int:
     given = {"message": options.message, "tenant": options.tenant}
     query = urlencode({name: value for name, value in given.items() if value is not None})
     answer = ask(options, "GET", f"/prompt/conversations/{options.conversation}?{query}")
-    print(as_json(answer) if options.json else _text(answer))
+    print(as_json(answer) if options.json else visible(_text(answer)))
     return 0
 
 
 def _text(answer: Mapping[str, Any]) -> str:
     room = answer["limit"] - answer["reserve"]
-    lines = [f"{'tokens':>8} {'cached':>8}  part"]
-    lines += _rows(answer["parts"])
-    lines.append(f"{answer['tokens']:>8} {_number(answer['cached_tokens']):>8}  in all")
+    lines = part_rows(answer["parts"])
+    lines.append(row(answer["tokens"], answer["cached_tokens"], "in all"))
     lines.append(
         f"window   {answer['window_tokens']} of {room} tokens counted (context {answer['limit']}, "
         f"{answer['reserve']} kept for the reply, cut by {answer['step']})"
     )
-    if answer["messages_dropped"] or answer["parts_dropped"]:
-        names = "".join(f", {name}" for name in answer["parts_dropped"])
-        lines.append(f"cut      {answer['messages_dropped']} messages at the front{names}")
+    lines += _cut(answer)
     if not answer["is_as_sent"]:
         lines.append(
-            f"note     the turn counted {answer['prompt_tokens']} tokens: this is not what was sent"
+            f"note     the turn counted {answer['prompt_tokens']} tokens; what it was made with is not "
+            "known any more: this is how it would be made now"
         )
     if answer["before_id"] is not None:
         shared = answer["shared_tokens"]
@@ -65,31 +61,24 @@ def _text(answer: Mapping[str, Any]) -> str:
             f"prefix   {shared} tokens as the turn before left them, "
             f"{percent(shared, answer['tokens'])}"
         )
-    detail = f" ({answer['detail']})" if answer["detail"] else ""
-    lines.append(f"cause    {answer['cause']}{detail}")
-    difference = answer["first_difference"]
-    if difference is not None:
-        lines.append(f"         token {difference['position']}, in {difference['part']}")
-        lines += [f"  {name:<8} {difference[name]!r}" for name in ("before", "asked")]
-    return "\n".join(lines)
+    return "\n".join([*lines, *cause_lines(answer)])
 
 
-def _rows(parts: list[Mapping[str, Any]]) -> list[str]:
-    spoken = [part for part in parts if part["zone"] == "history"]
-    hidden = spoken[MESSAGES_SHOWN : len(spoken) - MESSAGES_SHOWN]
-    rows = []
-    for part in parts:
-        if part not in hidden:
-            about = f"{part['name']} ({part['role']}, {part['zone']})"
-            rows.append(f"{part['tokens']:>8} {_number(part['cached']):>8}  {about}")
-        elif part is hidden[0]:
-            tokens = sum(part["tokens"] for part in hidden)
-            cached = None
-            if all(part["cached"] is not None for part in hidden):
-                cached = sum(part["cached"] for part in hidden)
-            rows.append(f"{tokens:>8} {_number(cached):>8}  {len(hidden)} messages between")
-    return rows
-
-
-def _number(count: int | None) -> str:
-    return "?" if count is None else str(count)
+def _cut(answer: Mapping[str, Any]) -> list[str]:
+    """What is not in the prompt, in the order in which it goes."""
+    dropped, priority = answer["messages_dropped"], answer["history_priority"]
+    lines = []
+    for part in answer["parts_dropped"]:
+        block = "" if part["block"] is None else f", of block {part['block']}"
+        goes = "before" if part["truncation_priority"] > priority else "after"
+        lines.append(
+            f"cut      {part['name']}, {part['tokens']} tokens{block}: truncation priority "
+            f"{part['truncation_priority']}, goes {goes} old messages"
+        )
+    if dropped:
+        noun = "message" if dropped == 1 else "messages"
+        lines.append(
+            f"cut      the {dropped} oldest {noun} (truncation priority {priority}); it begins with "
+            f"{answer['context_begins_at']}"
+        )
+    return lines

@@ -76,8 +76,7 @@ class Target:
         try:
             with self._address() as address:
                 return await asyncpg.connect(
-                    **address,
-                    **({} if database is None else {"database": database}),
+                    **(address if database is None else {**address, "database": database}),
                     timeout=CONNECT_TIMEOUT_S,
                     command_timeout=_command_timeout_s(statement_timeout_ms),
                     server_settings={

@@ -49,6 +49,15 @@ class _Demand:
     results: list[AuditResult]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audit:
+    """The audit that is under way: its slices, for whom, and the path where it was named."""
+
+    slices: Generator[int, None, AuditResult | None]
+    demand: _Demand | None
+    named: CachedPath | None
+
+
 class Auditor:
     """The audit of one engine; `step` runs one slice of it, in the engine's own thread."""
 
@@ -71,11 +80,8 @@ class Auditor:
         self._sample = PathSample(random_source or random.Random())
         self._budget = 0.0
         self._refilled_at = clock()
-        self._job: Generator[int, None, AuditResult | None] | None = None
+        self._audit: _Audit | None = None
         self._demands: deque[_Demand] = deque()
-        # Of the audit that is under way: for whom, and the path if it was named.
-        self._served: _Demand | None = None
-        self._asked: CachedPath | None = None
         self._counters = dict.fromkeys(
             (
                 "audits",
@@ -147,7 +153,7 @@ class Auditor:
         An audit that has begun goes on, so that it has its pages for a short time; what it takes more
         than the budget has is made up for before the next.
         """
-        if self._demands or self._job is not None:
+        if self._demands or self._audit is not None:
             return 0.0
         if self._tokens_per_s == 0 or len(self._sample) == 0:
             return None
@@ -158,39 +164,36 @@ class Auditor:
         """Run one slice, if one is due. Raises DeviceLost."""
         if self.wait_s() != 0.0:
             return
-        if self._job is None and not self._next_job():
+        audit = self._audit = self._audit or self._next_audit()
+        if audit is None:
             return
-        assert self._job is not None
         try:
-            spent = next(self._job)
+            spent = next(audit.slices)
         except StopIteration as ended:
-            self._job = None
-            self._end(ended.value)
-            return
+            self._end(audit, ended.value)
         except (RuntimeError, MemoryError) as error:
             # The audit's own forward failed, as a request's may: it ends, the process does not.
-            self._job = None
             log.error("audit_not_done", exc_info=error)
+            self._end(audit, None)
             if isinstance(error, torch.AcceleratorError):
                 raise DeviceLost(str(error)) from error
-            self._end(None)
-            return
-        if self._served is None:
-            self._budget -= spent
+        else:
+            if audit.demand is None:
+                self._budget -= spent
 
     def give_way(self) -> None:
         """Give up the audit that is under way and its pages: a request needs them."""
-        if self._job is not None:
-            self._job.close()
-            self._job = None
-            self._end(None)
-            if self._served is not None and self._asked is not None:
-                self._served.paths.append(self._asked)
+        audit = self._audit
+        if audit is not None:
+            audit.slices.close()
+            self._end(audit, None)
+            if audit.demand is not None and audit.named is not None:
+                audit.demand.paths.append(audit.named)
 
     @property
     def holds_pages(self) -> bool:
         """Whether an audit is under way."""
-        return self._job is not None
+        return self._audit is not None
 
     def _refill(self) -> None:
         now = self._clock()
@@ -204,33 +207,32 @@ class Auditor:
         now = self._clock()
         self._demands = deque(demand for demand in self._demands if demand.until > now)
 
-    def _next_job(self) -> bool:
-        """Begin the next audit; answers a demand for which there is none."""
+    def _next_audit(self) -> _Audit | None:
+        """The next one that is due; answers a demand for which there is none."""
         self._forget_expired()
-        demand = self._served = self._demands[0] if self._demands else None
-        self._asked = demand.paths.pop() if demand is not None and demand.paths else None
-        path = self._asked
+        demand = self._demands[0] if self._demands else None
+        named = demand.paths.pop() if demand is not None and demand.paths else None
+        path = named
         if demand is None or demand.tokens > 0:
             path = self._sample.take()
         if path is None:
             if demand is not None:
                 self._demands.popleft().answer(demand.results)
-            return False
-        self._job = self._paths.audit(path)
-        return True
+            return None
+        return _Audit(slices=self._paths.audit(path), demand=demand, named=named)
 
-    def _end(self, result: AuditResult | None) -> None:
+    def _end(self, audit: _Audit, result: AuditResult | None) -> None:
         """Count and tell; None for an audit that found nothing to compare or was given up."""
-        demand = self._served
+        self._audit = None
         if result is None:
             self._counters["audits_given_up"] += 1
             return
         self._counters["audits"] += 1
         self._counters["audited_tokens"] += result.tokens
         self._last_difference = result.logit_difference
-        if demand is not None:
-            demand.results.append(result)
-            demand.tokens = max(0, demand.tokens - result.tokens)
+        if audit.demand is not None:
+            audit.demand.results.append(result)
+            audit.demand.tokens = max(0, audit.demand.tokens - result.tokens)
         if result.cause is not None:
             self._fail(result)
         else:

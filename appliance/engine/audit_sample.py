@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from appliance import tokens
 from appliance.engine.sequence import Sequence
+from appliance.engine.stretches import of_positions
 from appliance.tokens import TokenIds
 
 PATHS_MAX = 16
@@ -71,11 +72,6 @@ def path_of(sequence: Sequence, written: int) -> CachedPath:
     assert sequence.lease is not None
     before = tokens.head(sequence.lease.token_ids(), sequence.first) if sequence.first else b""
     token_ids = tokens.head(before + sequence.tokens.tobytes(), written)
-    stretches, left = [], written
-    for namespace, count in sequence.stretches:
-        stretches.append((namespace, min(count, left)))
-        left -= min(count, left)
     # The reply and what closes it go on under the prompt's last namespace.
-    namespace, count = stretches.pop()
-    stretches.append((namespace, count + left))
-    return CachedPath(token_ids=token_ids, stretches=tuple(s for s in stretches if s[1] > 0))
+    stretches = tuple(of_positions(sequence.stretches, 0, written))
+    return CachedPath(token_ids=token_ids, stretches=stretches)

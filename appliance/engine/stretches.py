@@ -11,14 +11,13 @@ Stretch: TypeAlias = tuple[bytes, int]
 def of_positions(stretches: Sequence[Stretch], first: int, stop: int) -> list[Stretch]:
     """Those of positions `[first, stop)`: what follows a prompt is in its last stretch's namespace.
 
-    One of no tokens when there are no positions. `stop` is not before the last stretch.
+    One of no tokens when there are no positions.
     """
-    last = stop - sum(count for _, count in stretches[:-1])
-    assert last >= 0
     covered: list[Stretch] = []
-    for namespace, count in (*stretches[:-1], (stretches[-1][0], last)):
-        skipped = min(first, count)
-        first -= skipped
-        if count > skipped:
-            covered.append((namespace, count - skipped))
+    begin = 0
+    for number, (namespace, count) in enumerate(stretches, start=1):
+        end = stop if number == len(stretches) else min(begin + count, stop)
+        if end > max(begin, first):
+            covered.append((namespace, end - max(begin, first)))
+        begin += count
     return covered or [(stretches[-1][0], 0)]

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from appliance.model.kv_cache import quantise
-from appliance.model.norm import NormFunction
+from appliance.model.linear import Linear
 
 ROWS_MIN = 17
 """`torch._int_mm` on CUDA asks for more than 16 rows; fewer are filled up with zeros."""
@@ -19,7 +19,7 @@ SIZE_MULTIPLE = 8
 """`torch._int_mm` on CUDA asks that both sides of the matrix are multiples of it."""
 
 
-class TorchInt8Linear:
+class TorchInt8Linear(Linear):
     """A `Linear` over int8 weights [out, in], float32 scales [out] and an optional float32 bias.
 
     Sides that are no multiples of `SIZE_MULTIPLE` are filled up with zeros.
@@ -42,11 +42,3 @@ class TorchInt8Linear:
         products = torch._int_mm(numbers, self.weight.t())[:tokens, : self.outputs]
         y = products.float().mul_(scales[:, None]).mul_(self.scales)
         return y if self.bias is None else y.add_(self.bias)
-
-    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
-        """See `Linear`."""
-        return self(norm(x))
-
-    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
-        """See `Linear`."""
-        residual += self(x)

@@ -18,14 +18,18 @@ from appliance.model.shape import Activation
 class Linear(Protocol):
     """y = x W^T + b; x and y float32, [tokens, in] and [tokens, out]."""
 
+    __slots__ = ()
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """y, in memory of its own."""
 
     def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
         """`self(norm(x))`."""
+        return self(norm(x))
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
         """residual += y, in place."""
+        residual += self(x)
 
 
 class Gate(Protocol):
@@ -45,7 +49,7 @@ class Table(Linear, Protocol):
         """The rows of int64 [tokens], float32 [tokens, in], in memory of their own."""
 
 
-class FloatLinear:
+class FloatLinear(Linear):
     """Float32 weights [out, in] and an optional bias [out], on the device of the inputs."""
 
     __slots__ = ("bias", "weight")
@@ -58,14 +62,6 @@ class FloatLinear:
         """See `Linear`."""
         return linear(x, self.weight, self.bias)
 
-    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
-        """See `Linear`."""
-        return linear(norm(x), self.weight, self.bias)
-
-    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
-        """See `Linear`."""
-        residual += linear(x, self.weight, self.bias)
-
 
 class FloatTable(FloatLinear):
     """A float32 embedding [vocab, hidden]."""
@@ -77,7 +73,7 @@ class FloatTable(FloatLinear):
         return embedding(token_ids, self.weight)
 
 
-class Bfloat16Linear:
+class Bfloat16Linear(Linear):
     """Weights in bfloat16, half the bytes of float32; inputs are rounded to it, sums are float32's."""
 
     __slots__ = ("bias", "weight")
@@ -91,14 +87,6 @@ class Bfloat16Linear:
         """See `Linear`."""
         y = linear(x.to(torch.bfloat16), self.weight).float()
         return y if self.bias is None else y.add_(self.bias)
-
-    def normed(self, x: torch.Tensor, norm: NormFunction) -> torch.Tensor:
-        """See `Linear`."""
-        return self(norm(x))
-
-    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> None:
-        """See `Linear`."""
-        residual += self(x)
 
 
 class Bfloat16Table(Bfloat16Linear):

@@ -26,7 +26,7 @@ from appliance.prompt.lore.books import Lore, Placement
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.lint import SAMPLE, refuse_errors
 from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.source import decoded, read_source
@@ -125,7 +125,7 @@ class CharacterVersion:
         return made
 
     def render(
-        self, frozen: Frozen, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS
+        self, frozen: Beginning, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS
     ) -> Rendered:
         """The parts of the prompts of one conversation, whose user is called `user`; `inputs` are what
         the template may know besides the character.
@@ -148,13 +148,13 @@ class CharacterVersion:
             return replace(rendered, after=rendered.private().after)
         return rendered
 
-    def macros(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
+    def macros(self, frozen: Beginning, *, user: str = DEFAULT_USER) -> Macros:
         """What macros in its lore stand for in one conversation."""
         if self.card is not None:
             return macros_of(self.card, frozen, user=user)
         return Macros(char=self.character.name, user=user, frozen=frozen)
 
-    def greetings(self, frozen: Frozen, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
+    def greetings(self, frozen: Beginning, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
         """The messages that a conversation may open with, the first of which is shown."""
         if self.card is not None:
             return card_texts(self.card, macros_of(self.card, frozen, user=user)).greetings

@@ -16,7 +16,7 @@ from appliance.prompt.layout import Layout, PairLayout, derive_layout
 from appliance.prompt.messages import ROLES, PromptMessage, Role
 from appliance.prompt.probe import Placement, Refused, Shape, Slot
 from appliance.prompt.template_runner import TemplateRunner
-from appliance.tokens import TokenIds, count, head, unpack
+from appliance.tokens import TokenIds, common, count, head, unpack
 
 _PIECES_MAX = 4096
 
@@ -163,7 +163,8 @@ def _finished(layout: Layout, tokenizer: Tokenizer, reason: str | None) -> ChatF
     closing = tokenizer.encode_template(following)
     ended = layout.place(Shape(roles=turns[:2], header=False))
     if isinstance(ended, Placement) and ended.after:
-        closing = _common(closing, tokenizer.encode_template(ended.after))
+        ending = tokenizer.encode_template(ended.after)
+        closing = head(closing, common(closing, ending))
     end_token = None
     if closing and not tokenizer.token_bytes(unpack(closing)[0]):
         end_token = unpack(closing)[0]
@@ -227,12 +228,3 @@ def _overhead(layout: Layout, tokenizer: Tokenizer) -> dict[Role, int]:
             if index > 0 or role == "system":
                 found[role] = max(found[role], count(tokenizer.encode_template(slot.before)))
     return found
-
-
-def _common(left: TokenIds, right: TokenIds) -> TokenIds:
-    same = 0
-    for a, b in zip(unpack(left), unpack(right), strict=False):
-        if a != b:
-            break
-        same += 1
-    return head(left, same)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.prompt.chat_format import ChatFormat
-from appliance.prompt.fit import Fitted
+from appliance.prompt.fit import Fitted, LeftOut
 from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.truncate import Window
 from appliance.tokens import TokenIds, count, head, tail
@@ -21,16 +21,16 @@ class Tip:
     """Where a prompt may go on: after the reply to the prompt before.
 
     `tokens` and `stretches` are those of prompt, reply, and of the format's closing ids the first
-    `closed`. `window_tokens` is the size of prompt and reply by which the window is cut, `dropped` how
-    many messages of the front are cut already, `left_out` the names of the parts that are.
+    `closed`. `window_tokens` is the size of prompt and reply by which the window is cut,
+    `messages_dropped` and `left_out` what is cut already.
     """
 
     tokens: int
     stretches: tuple[tuple[bytes, int], ...]
     closed: int
     window_tokens: int
-    dropped: int
-    left_out: tuple[str, ...] = ()
+    messages_dropped: int
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def tip_after(
@@ -54,7 +54,7 @@ def tip_after(
         stretches=_extended(fitted.prompt.stretches, reply_tokens + closed),
         closed=closed,
         window_tokens=fitted.window_tokens + reply_tokens + chat_format.overhead["assistant"],
-        dropped=fitted.dropped,
+        messages_dropped=fitted.messages_dropped,
         left_out=fitted.left_out,
     )
 
@@ -110,7 +110,7 @@ def continued(
             closing=chat_format.closing,
             known_tokens=tip.tokens,
         ),
-        dropped=tip.dropped,
+        messages_dropped=tip.messages_dropped,
         left_out=tip.left_out,
         window_tokens=tip.window_tokens + opening,
         is_plain=True,

@@ -22,19 +22,29 @@ from appliance.tokens import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A prompt, how many messages of the front of the history are not in it, and which parts are not.
+class LeftOut:
+    """A part that a cut took out: of several those with the higher number went first, and parts of one
+    `block` went together."""
 
-    `left_out` are names of parts. `window_tokens` is what the cut counts: the parts and the turns that
-    are kept, the newest with all that was said in it. The next turn of the same path goes on from it:
-    while it, the reply and the next message have room (`Window.has_room_for`), the cut stays where it
-    is. `is_plain`: every message stands in the prompt as it is, none is empty, nothing follows the
-    newest.
+    name: str
+    truncation_priority: int
+    block: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A prompt, how many of the oldest messages are not in it, and which parts are not.
+
+    Lore and notes that went with their messages are not counted in `messages_dropped`. `window_tokens`
+    is what the cut counts: the parts and the turns that are kept, the newest with all that was said
+    in it. The next turn of the same path goes on from it: while it, the reply and the next message
+    have room (`Window.has_room_for`), the cut stays where it is. `is_plain`: every message stands
+    in the prompt as it is, none is empty, nothing follows the newest.
     """
 
     prompt: Prompt
-    dropped: int
-    left_out: tuple[str, ...] = ()
+    messages_dropped: int
+    left_out: tuple[LeftOut, ...] = ()
     window_tokens: int
     is_plain: bool
 
@@ -56,7 +66,7 @@ def fit(
     every stored conversation can go on. Raises ContextLengthExceeded when what is never cut and the
     newest turn do not fit, InvalidRequest for a content that cannot be encoded.
     """
-    asked = _Asked(
+    cutting = _Cutting(
         chat_format=chat_format,
         messages=[*front, *history, *after],
         front=len(front),
@@ -64,18 +74,20 @@ def fit(
         history_priority=history_priority,
         window=window,
     )
-    with naming_the_refused(asked.messages):
+    with naming_the_refused(cutting.messages):
         try:
-            (dropped, left_out, window_tokens), assembled = asked.cut()
+            (gone, left_out, window_tokens), assembled = cutting.cut()
         except PromptTooLong as error:
             raise ContextLengthExceeded(str(error)) from error
-    given = asked.messages
-    if dropped or left_out:
-        parts, gone = [*front, *after], frozenset(left_out)
-        kept = [part for index, part in enumerate(parts) if index not in gone]
-        behind = sum(index >= len(front) for index in range(len(parts)) if index not in gone)
-        border = len(kept) - behind
-        given = [*kept[:border], *history[dropped:], *kept[border:]]
+    given, parts = cutting.messages, [*front, *after]
+    if gone or left_out:
+        out = frozenset(left_out)
+        stays = [index for index in range(len(parts)) if index not in out]
+        given = [
+            *(parts[index] for index in stays if index < len(front)),
+            *history[gone:],
+            *(parts[index] for index in stays if index >= len(front)),
+        ]
     if assembled is None:
         taken = roles.adapted(given, chat_format.accepts)
         prompt = render(chat_format, taken, End.REPLY)
@@ -88,14 +100,18 @@ def fit(
         )
     return Fitted(
         prompt=prompt,
-        dropped=dropped,
-        left_out=tuple([*front, *after][index].name for index in left_out),
+        messages_dropped=sum(not message.is_lead for message in history[:gone]),
+        left_out=tuple(_left_out(parts[index]) for index in left_out),
         window_tokens=window_tokens,
         is_plain=not after and taken == given and all(message.content for message in taken),
     )
 
 
-def fronts(front: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
+def _left_out(part: PromptMessage) -> LeftOut:
+    return LeftOut(name=part.name, truncation_priority=part.truncation_priority, block=part.block)
+
+
+def forms_of_front(front: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
     """Every form that the parts before a history have in some prompt: whole, then without those that go
     first, and so on."""
     units: dict[object, list[int]] = {}
@@ -115,8 +131,8 @@ def _priority(front: Sequence[PromptMessage], unit: list[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The messages of `front`, the history and `after`; and the room."""
+class _Cutting:
+    """What the cut decides about: so many messages in `front`, the history, so many `after`; the room."""
 
     chat_format: ChatFormat
     messages: list[PromptMessage]

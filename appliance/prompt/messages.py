@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
+from appliance.prompt.sources import LEADS, REPLY_HEADER, Source
 from appliance.tokens import TokenIds, count
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
@@ -35,10 +36,11 @@ class ChatMessage:
 class PromptMessage:
     """One message on its way into a prompt.
 
-    `token_ids` are stored ids of exactly `content` by this tokenizer, or None. `namespace` says who
-    may share its cached tokens. `name` is what errors and explanations call it. Of messages around the
-    history, those of `truncation_priority` 0 are in every prompt; of the others the highest number goes
-    first. Messages of one `block` stay or go together, in the history those next to each other.
+    `token_ids` are stored ids of exactly `content` by this tokenizer, or None. `namespace` says who may
+    share its cached tokens. `name` is what errors and explanations call it, `sources` say what it
+    is made of. Of messages around the history, those of `truncation_priority` 0 are in every
+    prompt; of the others the highest number goes first. Messages of one `block` stay or go
+    together, in the history those next to each other.
     """
 
     name: str
@@ -49,6 +51,12 @@ class PromptMessage:
     token_ids: TokenIds | None = None
     truncation_priority: int = 0
     block: str | None = None
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether it only stands before a message of the conversation, as lore does."""
+        return bool(self.sources) and all(source.kind in LEADS for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,7 @@ class Part:
     zone: Zone
     role: Role
     tokens: int
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +97,23 @@ class Prompt:
         """The messages and the header of the reply, by name. Made when it is asked for: a turn of a long
         conversation does not pay for it."""
         parts = [
-            Part(name=message.name, zone=message.zone, role=message.role, tokens=tokens)
+            Part(
+                name=message.name,
+                zone=message.zone,
+                role=message.role,
+                tokens=tokens,
+                sources=message.sources,
+            )
             for message, tokens in zip(self.messages, self.part_tokens, strict=False)
         ]
         for tokens in self.part_tokens[len(self.messages) :]:
             parts.append(
-                Part(name="reply header", zone=Zone.VOLATILE, role="assistant", tokens=tokens)
+                Part(
+                    name=REPLY_HEADER.id,
+                    zone=Zone.VOLATILE,
+                    role="assistant",
+                    tokens=tokens,
+                    sources=(REPLY_HEADER,),
+                )
             )
         return tuple(parts)

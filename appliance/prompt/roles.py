@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
+from appliance.prompt.sources import STAND_IN
 
 JOINER = "\n\n"
 OPENING = "Hello."
@@ -41,6 +42,7 @@ def _join(first: PromptMessage, second: PromptMessage) -> PromptMessage:
         name=f"{first.name} + {second.name}",
         content=first.content + JOINER + second.content,
         token_ids=None,
+        sources=first.sources + second.sources,
     )
 
 
@@ -54,11 +56,12 @@ def _merged(messages: list[PromptMessage]) -> list[PromptMessage]:
         if message.role == "assistant" and first_turn:
             result.append(
                 PromptMessage(
-                    name="opening",
+                    name=STAND_IN.id,
                     role="user",
                     zone=Zone.HISTORY,
                     content=OPENING,
                     namespace=message.namespace,
+                    sources=(STAND_IN,),
                 )
             )
         result.append(message)

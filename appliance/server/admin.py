@@ -25,6 +25,7 @@ from appliance.server.admin_requests import (
 )
 from appliance.server.auth import Keys
 from appliance.server.body import read_json
+from appliance.server.conversation_answers import explanation_fields
 from appliance.server.failures import error_response, internal_error, log_bug
 from appliance.server.prompt_admin import add_prompt_routes
 from appliance.server.services import SERVICES, Services
@@ -118,7 +119,8 @@ async def _stats(request: web.Request) -> web.Response:
 async def _explain(request: web.Request) -> web.Response:
     """GET: what is cached of a conversation, and why not more."""
     view, tenant, conversation_id = _conversation(request)
-    return _json(await view.explain(tenant=tenant, conversation_id=conversation_id))
+    explanation = await view.explain(tenant=tenant, conversation_id=conversation_id)
+    return _json(explanation_fields(explanation))
 
 
 async def _explain_prompt(request: web.Request) -> web.Response:
@@ -130,7 +132,7 @@ async def _explain_prompt(request: web.Request) -> web.Response:
         conversation_id=conversation_id,
         message_id=None if asked is None else _uuid(asked, "message"),
     )
-    return _json(explanation)
+    return _json(explanation_fields(explanation))
 
 
 async def _pin(request: web.Request) -> web.Response:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields as fields_of
 from typing import Any
 from uuid import UUID
 
 from appliance._core import Tokenizer
+from appliance.chat.cache_explanation import CacheExplanation
 from appliance.chat.events import Delta, Event, TurnStarted, Usage
-from appliance.chat.prompt_explanation import CAUSES, PromptExplanation
+from appliance.chat.prompt_explanation import PromptExplanation
 from appliance.prompt.messages import Prompt
 from appliance.server.sse import event_bytes
 from appliance.store.records import Conversation, Message
-from appliance.tokens import unpack
+from appliance.tokens import head, tail, unpack
 
 
 def conversation_fields(conversation: Conversation) -> dict[str, Any]:
@@ -66,32 +68,33 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 
 def prompt_fields(prompt: Prompt, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What the model read, exactly."""
+    """What the model read, exactly; a part's text is with what the chat format puts before it."""
+    parts, start = [], 0
+    for part in prompt.parts:
+        token_ids = head(tail(prompt.token_ids, start), part.tokens)
+        start += part.tokens
+        parts.append(
+            {
+                "name": part.name,
+                "zone": part.zone.value,
+                "role": part.role,
+                "tokens": part.tokens,
+                "text": tokenizer.decode(token_ids),
+            }
+        )
     return {
         "token_ids": list(unpack(prompt.token_ids)),
         "text": tokenizer.decode(prompt.token_ids),
-        "parts": [
-            {"name": part.name, "zone": part.zone.value, "role": part.role, "tokens": part.tokens}
-            for part in prompt.parts
-        ],
+        "parts": parts,
     }
 
 
-def explanation_fields(explanation: PromptExplanation) -> dict[str, Any]:
-    """What a prompt was made of."""
-    fields = ("is_as_sent", "tokens", "prompt_tokens", "cached_tokens", "limit", "reserve", "step")
-    return {
-        **{name: getattr(explanation, name) for name in fields},
-        "parts": explanation.parts,
-        "messages_dropped": explanation.messages_dropped,
-        "parts_dropped": explanation.parts_dropped,
-        "context_begins_at": explanation.context_begins_at,
-        "shared_tokens": explanation.shared_tokens,
-        "cause": explanation.cause,
-        "why": CAUSES[explanation.cause],
-        "detail": explanation.detail,
-        "first_difference": explanation.first_difference,
-    }
+def explanation_fields(explanation: PromptExplanation | CacheExplanation) -> dict[str, Any]:
+    """What a prompt was made of, or what is cached: `tokens`, `cached_tokens`, `parts`, `cause`, `why`,
+    `detail` and `first_difference` mean the same in both."""
+    cause = explanation.cause
+    fields = {field.name: getattr(explanation, field.name) for field in fields_of(explanation)}
+    return {**fields, "cause": cause.name, "why": cause.why, "detail": cause.detail}
 
 
 def turn_events(event: Event) -> Iterator[bytes]:

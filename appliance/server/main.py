@@ -197,8 +197,8 @@ def build_services(
     return Services(
         config=config,
         turns=turns,
-        cache_view=CacheView(engine=engine, planner=turns.planner, tips=turns.tips, model=text),
-        prompt_view=PromptView(planner=turns.planner, fronts=turns.fronts, model=text),
+        cache_view=CacheView(engine=engine, prompts=turns.prompts, tips=turns.tips),
+        prompt_view=PromptView(turns.prompts),
         conversations=Conversations(ledger=ledger, running=running, catalog=catalog),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,

@@ -121,8 +121,14 @@ async def _diff(request: web.Request) -> web.Response:
     services = _services(request)
     asked = await _body(request, DIFF)
     before, after = await _both(services, asked.before, asked.after)
+    prompts = services.turns.prompts
     found = await prompt_diff(
-        services.catalog, services.turns.planner.model, before, after, days=asked.days
+        prompts.paths.ledger,
+        services.catalog,
+        prompts.builder.model,
+        before,
+        after,
+        days=asked.days,
     )
     change = None
     if found.change is not None:
@@ -135,8 +141,9 @@ async def _replay(request: web.Request) -> web.Response:
     services = _services(request)
     asked = await _body(request, REPLAY)
     before, after = await _both(services, asked.before, asked.after)
+    prompts = services.turns.prompts
     found = await prompt_replay(
-        services.turns.planner, before, after, conversations=asked.conversations
+        prompts.paths, prompts.builder, before, after, conversations=asked.conversations
     )
     return _json(asdict(found))
 

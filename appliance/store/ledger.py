@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from appliance.store.records import (
     Conversation,
     Cursor,
     FinishedTurn,
+    LiveChats,
     Message,
     NewGreeting,
     Scene,
@@ -204,6 +206,30 @@ class Ledger:
         """The versions that a conversation was asked to leave, the latest last."""
         rows = await self._fetch("left_prompt_versions", tenant, conversation_id)
         return tuple(version for row in rows for version in row["versions"] if version)
+
+    async def live_chats(
+        self, name: str, since: datetime, *, default: str
+    ) -> tuple[LiveChats, ...]:
+        """The conversations of a character with activity since then, by the version they hold.
+
+        A conversation that names no character is of the `default` one.
+        """
+        rows = await self._fetch("live_chats", name, since, default)
+        return tuple(
+            LiveChats(
+                version=row["prompt_version"],
+                conversations=row["conversations"],
+                tokens=row["tokens"],
+            )
+            for row in rows
+        )
+
+    async def newest_of_character(
+        self, name: str, *, limit: int, default: str
+    ) -> tuple[Conversation, ...]:
+        """The conversations of a character that changed last, of all tenants."""
+        rows = await self._fetch("newest_of_character", name, default, limit)
+        return tuple(read_conversation(row) for row in rows)
 
     async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
         """Replace what the user has set; its texts must be `storable`."""

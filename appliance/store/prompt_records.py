@@ -61,18 +61,6 @@ class LabelMove:
     moved_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveChats:
-    """Conversations of a character with recent activity that hold one version, None: no version yet.
-
-    `tokens` is the sum of the newest prompts and replies.
-    """
-
-    version: str | None
-    conversations: int
-    tokens: int
-
-
 def checked_label(label: str) -> str:
     """The name of a label; raises InvalidRequest for one that is unsafe or looks like a version."""
     if _LABEL.match(label) is None:

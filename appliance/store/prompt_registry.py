@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
 from typing import TypeVar
 
 import asyncpg
@@ -19,7 +18,6 @@ from appliance.store.prompt_records import (
     PREFIX_CHARACTERS_MIN,
     Label,
     LabelMove,
-    LiveChats,
     PromptVersion,
     checked_author,
     checked_label,
@@ -30,8 +28,6 @@ from appliance.store.prompt_records import (
     read_version,
 )
 from appliance.store.queries import load_queries
-from appliance.store.records import Conversation
-from appliance.store.rows import read_conversation
 
 T = TypeVar("T")
 
@@ -153,28 +149,6 @@ class PromptRegistry:
             return None
 
         return await self._retrying(operation, WRITE_RETRY_S)
-
-    async def live(self, name: str, since: datetime, *, default: str) -> tuple[LiveChats, ...]:
-        """The conversations of a character with activity since then, by the version they hold.
-
-        A conversation that names no character is of the `default` one.
-        """
-        rows = await self._fetch("live", name, since, default)
-        return tuple(
-            LiveChats(
-                version=row["prompt_version"],
-                conversations=row["conversations"],
-                tokens=row["tokens"],
-            )
-            for row in rows
-        )
-
-    async def newest_conversations(
-        self, name: str, *, limit: int, default: str
-    ) -> tuple[Conversation, ...]:
-        """The conversations of a character that changed last, of all tenants."""
-        rows = await self._fetch("newest_of_character", name, default, limit)
-        return tuple(read_conversation(row) for row in rows)
 
     async def _by_prefix(self, name: str, prefix: str) -> str:
         if len(prefix) < PREFIX_CHARACTERS_MIN:

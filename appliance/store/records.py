@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,11 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     persona: Persona | None = None
     note: Note | None = None
     members: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that tell it from every other; what is not set has no part in them."""
+        return hashlib.blake2b(msgspec.json.encode(self), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,18 @@ class Cursor:
             raise InvalidRequest("not a place in this list", param="before") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveChats:
+    """Conversations of a character with recent activity that hold one version, None: no version yet.
+
+    `tokens` is the sum of the newest prompts and replies.
+    """
+
+    version: str | None
+    conversations: int
+    tokens: int
+
+
 class FrozenText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A text that stands in prompts right before a user's message, from its turn on for ever.
 
@@ -106,8 +124,9 @@ class Message:
     """A stored message; never changed once written.
 
     `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The
-    last three of the counts belong to replies: the prompt's tokens and how many of them the cache held.
-    `lore` stands before a user's message.
+    two counts belong to replies: the prompt's tokens and how many of them the cache held. So do the
+    version of the character and the digest of the scene that the prompt was made with, None where
+    that was not written down. `lore` stands before a user's message.
     """
 
     message_id: UUID
@@ -121,6 +140,8 @@ class Message:
     prefix_hit_tokens: int | None
     created_at: datetime
     lore: tuple[FrozenText, ...] = ()
+    prompt_version: str | None = None
+    scene_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +174,9 @@ class FinishedTurn:
 
     `parent_id` is the message it continues, None for a new root. `turn_key` names the send: the same
     key under the same parent is stored once, however often it is appended. `title` is used when the
-    conversation has none yet, and so is `prompt_version`; `anchor_id` moves the conversation's anchor,
-    None leaves it.
+    conversation has none yet; `anchor_id` moves the conversation's anchor, None leaves it.
+    `prompt_version` and `scene_digest` are what the prompt was made with: the reply keeps them, and a
+    conversation without a version is pinned to this one.
     """
 
     turn_key: UUID
@@ -166,6 +188,7 @@ class FinishedTurn:
     title: str | None = None
     anchor_id: UUID | None = None
     prompt_version: str | None = None
+    scene_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,14 +196,12 @@ class StoredTurn:
     """A turn as it stands in the database; `replayed` when an earlier append had already stored it.
 
     The messages of a replayed turn are those stored first: their ids may differ from the ids offered.
-    `prompt_version` is what the conversation holds, where it was looked up with the turn.
     """
 
     turn_key: UUID
     user: Message | None
     assistant: Message
     replayed: bool
-    prompt_version: str | None = None
 
 
 def stored_turn(turn_key: UUID, messages: Sequence[Message]) -> StoredTurn | None:

@@ -6,6 +6,7 @@ Pure functions; never talks to a database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
@@ -39,6 +40,7 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         *(reply.finish_reason, reply.prompt_tokens, reply.prefix_hit_tokens),
         turn.prompt_version,
         None if user is None else _lore_json(user.lore),
+        turn.scene_digest,
     )
 
 
@@ -62,7 +64,11 @@ def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
     """What a first append stored: the turn offered, with the database's time."""
     user = None if turn.user is None else _written(turn.user, turn.parent_id, created_at)
     parent_id = turn.parent_id if user is None else user.message_id
-    assistant = _written(turn.assistant, parent_id, created_at)
+    assistant = replace(
+        _written(turn.assistant, parent_id, created_at),
+        prompt_version=turn.prompt_version,
+        scene_digest=turn.scene_digest,
+    )
     return StoredTurn(turn_key=turn.turn_key, user=user, assistant=assistant, replayed=False)
 
 
@@ -101,6 +107,8 @@ def read_message(row: asyncpg.Record) -> Message:
         prefix_hit_tokens=row["prefix_hit_tokens"],
         created_at=row["created_at"],
         lore=_read_lore(row["lore"]),
+        prompt_version=row["prompt_version"],
+        scene_digest=row["scene_digest"],
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from appliance.chat.plan import Planner
 from appliance.config import Config, DatabaseConfig, ModelSource, Paths
 from appliance.model.decoder import load_model
 from appliance.prompt.model_text import ModelText
@@ -43,8 +42,7 @@ async def test_300_turns_through_several_cuts_are_found_in_the_cache_and_every_m
     decoder = load_model(directory, "cpu", 1)
     with engine_in_thread(decoder, config.paths.engine_socket, pages=1536):
         async with served(config, text) as (port, services):
-            planner: Planner = services.turns.planner
-            room = planner.window().room
+            room = services.turns.prompts.builder.window().room
             chat = await asyncio.to_thread(
                 run,
                 f"http://127.0.0.1:{port}",

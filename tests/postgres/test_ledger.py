@@ -11,7 +11,15 @@ import pytest
 from appliance.errors import Conflict, InvalidRequest, NotFound
 from appliance.store.ledger import QUERIES, Ledger
 from appliance.store.pool import Pool
-from appliance.store.records import TITLE_CHARACTERS_MAX, Conversation, Cursor, Message, NewGreeting
+from appliance.store.records import (
+    TITLE_CHARACTERS_MAX,
+    Conversation,
+    Cursor,
+    Message,
+    NewGreeting,
+    Persona,
+    Scene,
+)
 from appliance.store.rows import append_arguments
 from tests.postgres.turns import TENANT, new_conversation, reply, swipe, talk, turn
 
@@ -97,6 +105,24 @@ async def test_an_appended_turn_is_read_back_whole_and_is_the_head(ledger: Ledge
     assert after.updated_at >= conversation.updated_at
     found = await ledger.message(TENANT, conversation.conversation_id, stored.user.message_id)
     assert found == stored.user
+
+
+async def test_a_reply_keeps_what_its_prompt_was_made_with_whatever_the_conversation_moves_to(
+    ledger: Ledger,
+) -> None:
+    conversation = await new_conversation(ledger)
+    key = (TENANT, conversation.conversation_id)
+    digest = Scene(persona=Persona(name="Tom")).digest
+    offered = turn(conversation, None, "q", "a", prompt_version=VERSION, scene_digest=digest)
+    stored = await ledger.append_turn(offered)
+    await ledger.set_prompt_version(*key, "d" * 64)
+    later = await ledger.append_turn(turn(conversation, stored.assistant.message_id, "q", "a"))
+    user, answer, _, unmarked = await ledger.path(*key, later.assistant.message_id)
+    assert (answer.prompt_version, answer.scene_digest) == (VERSION, digest)
+    assert answer == stored.assistant == await ledger.message(*key, answer.message_id)
+    assert {(m.prompt_version, m.scene_digest) for m in (user, unmarked)} == {(None, None)}
+    again = await ledger.append_turn(offered)
+    assert (again.replayed, again.assistant) == (True, answer)
 
 
 async def test_a_turns_title_is_used_once_and_cut(ledger: Ledger) -> None:

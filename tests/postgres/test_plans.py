@@ -16,6 +16,8 @@ from appliance.store.rows import append_arguments
 from tests.postgres.turns import TENANT, new_conversation, swipe, talk, turn
 
 PARTITION = re.compile(r"(messages|conversations)_\d\d")
+OF_ALL_TENANTS = {"live_chats", "newest_of_character"}
+"""Questions of the operator's about a character, whoever talks to it: they read every partition."""
 
 
 def literal(value: object) -> str:
@@ -102,7 +104,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
 async def test_every_statement_touches_one_partition_of_each_table_through_an_index(
     pool: Pool, calls: dict[str, tuple[object, ...]]
 ) -> None:
-    assert calls.keys() == QUERIES.keys()
+    assert calls.keys() | OF_ALL_TENANTS == QUERIES.keys()
     for name, arguments in calls.items():
         plan = await explain(pool, QUERIES[name], arguments)
         # A node that writes names the whole table; the rows it writes come from the scans below it.

@@ -250,7 +250,7 @@ async def test_a_conversation_holds_the_version_of_its_first_turn(
 
 
 async def test_live_chats_are_counted_by_version_with_the_tokens_of_their_heads(
-    registry: PromptRegistry, ledger: Ledger, pool: Pool
+    ledger: Ledger, pool: Pool
 ) -> None:
     for tenant, character, version in (
         ("anna", "mara", A),
@@ -269,13 +269,13 @@ async def test_live_chats_are_counted_by_version_with_the_tokens_of_their_heads(
         "WHERE tenant = 'old'"
     )
     since = datetime.now(UTC) - timedelta(days=7)
-    found = await registry.live("mara", since, default="assistant")
+    found = await ledger.live_chats("mara", since, default="assistant")
     # 20 tokens of prompt and 2 of reply each.
     assert [(f.version, f.conversations, f.tokens) for f in found] == [(A, 2, 44), (None, 1, 22)]
     assert [
-        f.conversations for f in await registry.live("assistant", since, default="assistant")
+        f.conversations for f in await ledger.live_chats("assistant", since, default="assistant")
     ] == [1]
-    newest = await registry.newest_conversations("mara", limit=2, default="assistant")
+    newest = await ledger.newest_of_character("mara", limit=2, default="assistant")
     assert [conversation.tenant for conversation in newest] == ["ben", "ben"]
 
 

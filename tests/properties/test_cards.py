@@ -16,11 +16,11 @@ from appliance.prompt.cards.macros import Macros
 from appliance.prompt.cards.reading import read_card
 from appliance.prompt.cards.texts import card_texts
 from appliance.prompt.cards.writing import FileKind, write_card
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from tests.card_fixtures import encoded, thirty_cards, v3
 
 MACROS = Macros(
-    char="Mira", user="User", frozen=Frozen(seed=b"1", started=datetime(2026, 1, 1, tzinfo=UTC))
+    char="Mira", user="User", frozen=Beginning(seed=b"1", started=datetime(2026, 1, 1, tzinfo=UTC))
 )
 CARDS = thirty_cards()
 

@@ -99,7 +99,10 @@ def test_going_on_gives_the_tokens_the_stretches_and_the_cut_of_the_whole_path(
             assert onward.prompt.tokens == whole.prompt.tokens
             assert onward.prompt.stretches == whole.prompt.stretches
             assert onward.prompt.closing == whole.prompt.closing
-            assert (onward.dropped, onward.window_tokens) == (whole.dropped, whole.window_tokens)
+            assert (onward.messages_dropped, onward.window_tokens) == (
+                whole.messages_dropped,
+                whole.window_tokens,
+            )
             assert whole.is_plain
         history.append(message("assistant", answer, chat_format))
         ids = history[-1].token_ids
@@ -122,9 +125,9 @@ def test_an_ordinary_chat_goes_on_in_every_turn_in_which_the_cut_does_not_move(
         whole = fit(chat_format, [], history, space)
         onward = None if tip is None else continued(chat_format, tip, history[-1], space)
         went_on += onward is not None
-        moved += whole.dropped != dropped
-        assert (onward is None) == (turn == 0 or whole.dropped != dropped)
-        dropped = whole.dropped
+        moved += whole.messages_dropped != dropped
+        assert (onward is None) == (turn == 0 or whole.messages_dropped != dropped)
+        dropped = whole.messages_dropped
         history.append(message("assistant", f"Answer {turn}.", chat_format))
         tip = next_tip(chat_format, onward or whole, history[-1], 9)
     assert moved > 2

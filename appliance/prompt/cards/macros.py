@@ -1,7 +1,7 @@
 """Macros of card texts: one linear pass of our own over a stranger's text, never a template engine.
 
 What they are replaced with is never looked at again: a name that looks like a macro stays a name. What is
-no known macro stays as it was written. Draws are those of `Frozen`: every turn writes the same.
+no known macro stays as it was written. Draws are those of `Beginning`: every turn writes the same.
 
 Syntax: SPEC_V3.md, "Curly Braced Syntaxes"; spec_v1.md for `<USER>` and `<BOT>`.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.errors import InvalidCard
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 
 DEFAULT_USER = "User"
 """What a reader without a persona is called (V1: a default must exist)."""
@@ -47,7 +47,7 @@ class Macros:
 
     char: str
     user: str
-    frozen: Frozen
+    frozen: Beginning
     original: Expanded | None = None
 
     def expand(self, text: str, part: str) -> Expanded:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 
 SYSTEM_PROMPT = "You are {{char}}. Stay in character, and answer {{user}} in {{char}}'s voice."
 """For a card without its own, and what {{original}} stands for."""
@@ -55,12 +55,12 @@ def card_texts(card: Card, macros: Macros) -> CardTexts:
     )
 
 
-def macros_of(card: Card, frozen: Frozen, *, user: str = DEFAULT_USER) -> Macros:
+def macros_of(card: Card, frozen: Beginning, *, user: str = DEFAULT_USER) -> Macros:
     """What a card's macros stand for in the conversation that `frozen` is of."""
     return Macros(char=card.called, user=user, frozen=frozen)
 
 
-def summary(card: Card, frozen: Frozen) -> str:
+def summary(card: Card, frozen: Beginning) -> str:
     """What a reader who chooses is shown: the first paragraph of the creator's notes, else of the card.
 
     V2: at least one paragraph of the notes should be displayed. Never a part of a prompt.

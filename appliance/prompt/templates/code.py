@@ -6,7 +6,7 @@ Owns which variables a piece of code uses. Never: where its values come from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2 import Template as JinjaTemplate
@@ -19,6 +19,7 @@ from appliance.prompt.templates import frozen_macros
 from appliance.prompt.templates.budget import Budget
 from appliance.prompt.templates.faults import Place, said_of
 from appliance.prompt.templates.guard import Guarded
+from appliance.prompt.templates.pieces import Pieces, Variable, pieces_of
 from appliance.prompt.templates.yaml_text import Field
 
 _ELSEWHERE = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
@@ -35,18 +36,26 @@ class _Leaves(Guarded):
         return super()._generate(source, *args, **kwargs)
 
 
-@pass_context
-def _written(context: Context, value: object) -> object:
-    """What may be written into a text. Takes the context so that nothing is written while compiling."""
+def _writable(value: object) -> object:
+    """What may be written into a text, as it is; raises TypeError."""
     if isinstance(value, str | int | float | Undefined):
         return value
     kind = "null" if value is None else type(value).__name__
     raise TypeError(f"a {kind} is written where a text belongs")
 
 
+@pass_context
+def _finalize(context: Context, value: object) -> object:
+    """Takes the context so that nothing is written while compiling."""
+    return _writable(value)
+
+
 _ENVIRONMENT = _Leaves(
-    finalize=_written, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    finalize=_finalize, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
+
+_RESERVED = frozen_macros.NAMES | frozenset(_ENVIRONMENT.globals)
+"""Names that are no values of inputs, or not alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +65,7 @@ class Text:
     place: Place
     names: frozenset[str]
     macros: frozenset[str]
-    _plain: str | None
-    _code: JinjaTemplate | None
+    _written: Pieces | JinjaTemplate
 
     @classmethod
     def compile(cls, field: Field, *, goes_on: bool = False) -> Text:
@@ -67,23 +75,38 @@ class Text:
         if field.is_block and not goes_on:
             source = source.removesuffix("\n")
         place = Place(file=field.place.file, line=field.code_line, part=field.place.part)
+        none: frozenset[str] = frozenset()
         if "{{" not in source and "{%" not in source and "{#" not in source:
-            none: frozenset[str] = frozenset()
-            return cls(place=place, names=none, macros=none, _plain=source, _code=None)
+            return cls(place=place, names=none, macros=none, _written=(source,))
         with said_of(place):
-            used = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
-            code = _ENVIRONMENT.from_string(source)
-        names, macros = _split(used)
-        return cls(place=place, names=names, macros=macros, _plain=None, _code=code)
+            parsed = _ENVIRONMENT.parse(source)
+            pieces = pieces_of(parsed, _RESERVED)
+            if pieces is None:
+                names, macros = _split(meta.find_undeclared_variables(parsed))
+                code = _ENVIRONMENT.from_string(parsed)
+                return cls(place=place, names=names, macros=macros, _written=code)
+        names = frozenset(piece.name for piece in pieces if isinstance(piece, Variable))
+        _ENVIRONMENT.know(names)
+        return cls(place=place, names=names, macros=none, _written=pieces)
 
     def render(self, values: Mapping[str, Any], budget: Budget) -> str:
         """The text with the values; raises TemplateError."""
-        if self._plain is not None:
-            budget.write(len(self._plain))
-            return self._plain
-        assert self._code is not None
-        with said_of(self.place, names=_listed(self.names)):
-            return "".join(_counted(self._code.generate(values), budget))
+        names = _listed(self.names)
+        if isinstance(self._written, JinjaTemplate):
+            with said_of(self.place, names=names):
+                return "".join(_counted(self._written.generate(values), budget))
+        texts = []
+        for piece in self._written:
+            with said_of(self._at(piece), names=names):
+                text = piece if isinstance(piece, str) else _text_of(piece.name, values)
+                budget.write(len(text))
+                texts.append(text)
+        return "".join(texts)
+
+    def _at(self, piece: str | Variable) -> Place:
+        if isinstance(piece, str) or piece.line == 0:
+            return self.place
+        return replace(self.place, line=self.place.line + piece.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +142,11 @@ class Expression:
                 kind = "null" if found is None else type(found).__name__
                 raise TypeError(f"for_each goes through a list, this is a {kind}")
             return list(found)
+
+
+def _text_of(name: str, values: Mapping[str, Any]) -> str:
+    """A variable as Jinja writes it; raises UndefinedError and TypeError."""
+    return str(_writable(values[name] if name in values else _ENVIRONMENT.undefined(name=name)))
 
 
 def _split(used: set[str]) -> tuple[frozenset[str], frozenset[str]]:

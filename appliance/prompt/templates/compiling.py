@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.prompt.messages import ROLES, Role, Zone
 from appliance.prompt.templates import frozen_macros
 from appliance.prompt.templates.code import Expression, Text
-from appliance.prompt.templates.inputs import HISTORY, Front, Scope, read_front
+from appliance.prompt.templates.inputs import HISTORY, FrontSection, Scope, read_front
 from appliance.prompt.templates.source import (
     Source,
     from_folder,
@@ -143,7 +143,7 @@ def _written(fields: dict[str, Field], key: str) -> str | None:
     return fields[key].text().strip() if key in fields else None
 
 
-def _part(fields: dict[str, Field], zone: Zone, front: Front) -> PartCode:
+def _part(fields: dict[str, Field], zone: Zone, front: FrontSection) -> PartCode:
     loop = _loop(fields["for_each"], front) if "for_each" in fields else None
     condition = None
     if "if" in fields:
@@ -177,7 +177,7 @@ def _part(fields: dict[str, Field], zone: Zone, front: Front) -> PartCode:
     )
 
 
-def _check_declared(code: Text | Expression, front: Front, own: Iterable[str] = ()) -> None:
+def _check_declared(code: Text | Expression, front: FrontSection, own: Iterable[str] = ()) -> None:
     for name in sorted(code.names - front.inputs.keys() - frozenset(own)):
         if name == "loop":
             raise code.place.fault("`loop` is known within a part with `for_each`")
@@ -187,7 +187,7 @@ def _check_declared(code: Text | Expression, front: Front, own: Iterable[str] = 
         )
 
 
-def _loop(field: Field, front: Front) -> Loop:
+def _loop(field: Field, front: FrontSection) -> Loop:
     match = _FOR_EACH.match(field.text())
     if match is None:
         raise field.fault("expected `NAME in LIST`")

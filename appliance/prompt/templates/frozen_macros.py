@@ -19,7 +19,7 @@ _SIDES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class Beginning:
     """What a conversation was begun with: its seed (its id will do), and when."""
 
     seed: bytes

@@ -66,9 +66,13 @@ class Guarded(ImmutableSandboxedEnvironment):
             name = next(
                 getattr(node, key) for key in ("attr", "name", "value") if hasattr(node, key)
             )
-            if isinstance(name, str) and len(name) <= _NAME_CHARS_MAX:
-                self.known_names.add(name)
+            if isinstance(name, str):
+                self.know((name,))
         return super()._generate(_Measured().visit(source), *args, **kwargs)
+
+    def know(self, names: Iterable[str]) -> None:
+        """Names that a template's source holds, so that messages may hold them too."""
+        self.known_names.update(name for name in names if len(name) <= _NAME_CHARS_MAX)
 
     def tick(self) -> None:
         """One step of a loop (the call itself draws on the budget)."""

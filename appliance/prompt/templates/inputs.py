@@ -17,7 +17,9 @@ from appliance.prompt.templates.yaml_text import Field, plain
 HISTORY = "history"
 """The conversation's messages: no input, but the zone of that name."""
 
-PRIVATE = frozenset({"user", "persona", "note"})
+PERSONA_INPUTS = frozenset({"user", "persona"})
+NOTE_INPUT = "note"
+PRIVATE = PERSONA_INPUTS | {NOTE_INPUT}
 """Inputs that every conversation gives of its own user: never public in the cache."""
 
 _FRONT = ("name", "description", "inputs")
@@ -75,7 +77,7 @@ _TYPES: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
+class FrontSection:
     """The front section of a template file."""
 
     name: str
@@ -94,7 +96,7 @@ class Front:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def read_front(document: Field, reserved: frozenset[str]) -> Front:
+def read_front(document: Field, reserved: frozenset[str]) -> FrontSection:
     """The front section; `reserved` names cannot be inputs. Raises TemplateError naming the line."""
     fields = document.fields(_FRONT)
     if "name" not in fields or not fields["name"].text().strip():
@@ -106,7 +108,7 @@ def read_front(document: Field, reserved: frozenset[str]) -> Front:
                 raise declared.place.fault(f"input {name!r}: this cannot be a variable's name")
             found[name] = _input(name, declared)
     description = fields["description"].text() if "description" in fields else ""
-    return Front(name=fields["name"].text(), description=description, inputs=found)
+    return FrontSection(name=fields["name"].text(), description=description, inputs=found)
 
 
 def _input(name: str, declared: Field) -> Input:

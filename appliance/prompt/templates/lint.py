@@ -9,12 +9,12 @@ from enum import Enum
 
 from appliance.errors import TemplateError
 from appliance.prompt.messages import Zone
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.inputs import Scope
 from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.template import PartCode, Template
 
-SAMPLE = Frozen(seed=b"sample", started=datetime(2026, 1, 31, 12, tzinfo=UTC))
+SAMPLE = Beginning(seed=b"sample", started=datetime(2026, 1, 31, 12, tzinfo=UTC))
 """What lint and the command line freeze macros with."""
 
 WINDOW_TOKENS = 8_000

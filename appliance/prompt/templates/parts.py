@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
-from appliance.prompt.templates.inputs import Scope
+from appliance.prompt.sources import Source, SourceKind
+from appliance.prompt.templates.inputs import NOTE_INPUT, PERSONA_INPUTS, Scope
 from appliance.prompt.truncate import HISTORY_PRIORITY
 
 
@@ -49,7 +50,15 @@ class RenderedPart:
             namespace=PUBLIC if self.scope is Scope.CHARACTER else namespace,
             truncation_priority=self.truncation_priority,
             block=self.block,
+            sources=(Source(kind=self._kind(), id=self.name),),
         )
+
+    def _kind(self) -> SourceKind:
+        if not self.variables:
+            return SourceKind.PART
+        if self.variables <= PERSONA_INPUTS:
+            return SourceKind.PERSONA
+        return SourceKind.NOTE if self.variables == {NOTE_INPUT} else SourceKind.PART
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from appliance.prompt.messages import Role, Zone
 from appliance.prompt.templates.budget import PARTS_MAX, Budget, budget
 from appliance.prompt.templates.code import Expression, Text
 from appliance.prompt.templates.faults import Place, said_of
-from appliance.prompt.templates.frozen_macros import Frozen
-from appliance.prompt.templates.inputs import Front, Scope
+from appliance.prompt.templates.frozen_macros import Beginning
+from appliance.prompt.templates.inputs import FrontSection, Scope
 from appliance.prompt.templates.parts import Rendered, RenderedPart, RenderedSection, digest_of
 
 
@@ -52,7 +52,7 @@ class Template:
     """A template. `version` is the hash of all of its text, that of included files as well."""
 
     file: str
-    front: Front
+    front: FrontSection
     before: tuple[PartCode, ...]
     after: tuple[PartCode, ...]
     version: str
@@ -68,7 +68,7 @@ class Template:
         """The variables that the parts use."""
         return frozenset().union(*(part.names for part in self.parts))
 
-    def render(self, values: Mapping[str, Any], frozen: Frozen) -> Rendered:
+    def render(self, values: Mapping[str, Any], frozen: Beginning) -> Rendered:
         """The parts with these values, which may be callables that give a value.
 
         Only what the template uses is looked at or called, each once. Raises TemplateError for a
@@ -100,7 +100,7 @@ class Template:
 
 
 def _rendered(
-    parts: tuple[PartCode, ...], values: Mapping[str, Any], frozen: Frozen, left: Budget
+    parts: tuple[PartCode, ...], values: Mapping[str, Any], frozen: Beginning, left: Budget
 ) -> Iterator[RenderedPart]:
     made = 0
     for part, number, own in _rounds(parts, values, frozen):
@@ -132,7 +132,7 @@ def _rendered(
 
 
 def _rounds(
-    parts: tuple[PartCode, ...], values: Mapping[str, Any], frozen: Frozen
+    parts: tuple[PartCode, ...], values: Mapping[str, Any], frozen: Beginning
 ) -> Iterator[tuple[PartCode, int | None, Mapping[str, Any]]]:
     """Each time a part is written: the part, its number in a `for_each`, the loop's variables.
 

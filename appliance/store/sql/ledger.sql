@@ -30,17 +30,18 @@ LIMIT $2::integer;
 -- look-up by primary key; joined plainly, the planner would read the whole conversation once.
 WITH RECURSIVE path AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
       AND message_id IS DISTINCT FROM $4::uuid
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
+           m.prompt_version, m.scene_digest, m.created_at
     FROM path
     CROSS JOIN LATERAL (
         SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-               prompt_tokens, prefix_hit_tokens, created_at
+               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = path.parent_id
         LIMIT 1
@@ -48,17 +49,17 @@ WITH RECURSIVE path AS (
     WHERE path.parent_id IS DISTINCT FROM $4::uuid
 )
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, created_at
 FROM path
 ORDER BY depth;
 
 -- name: messages
 -- The whole tree, parents before children; of a tree larger than the limit, the newest messages.
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, created_at
 FROM (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid
     ORDER BY created_at DESC, depth DESC
@@ -68,7 +69,7 @@ ORDER BY created_at, depth;
 
 -- name: get_message
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, created_at
 FROM appliance.messages
 WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid;
 
@@ -77,7 +78,7 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
 -- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
 -- $20 the version its prompt was made with, or null: the conversation's if it has none yet,
--- $21 lore of the user's message or null.
+-- $21 lore of the user's message or null, $22 digest of what the user had set, or null.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -115,9 +116,11 @@ WITH conversation AS (
 ), reply AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
-        role, text, token_ids, tokenizer, finish_reason, prompt_tokens, prefix_hit_tokens)
+        role, text, token_ids, tokenizer, finish_reason, prompt_tokens, prefix_hit_tokens,
+        prompt_version, scene_digest)
     SELECT $1::text, $2::uuid, $12::uuid, p.parent_id, $3::uuid, p.depth, p.created_at,
-           $13::text, $14::text, $15::bytea, $16::text, $17::text, $18::integer, $19::integer
+           $13::text, $14::text, $15::bytea, $16::text, $17::text, $18::integer, $19::integer,
+           $20::text, $22::bytea
     FROM reply_place AS p
     ON CONFLICT DO NOTHING
     RETURNING message_id, created_at
@@ -170,27 +173,28 @@ RETURNING c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anc
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
 WITH first AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id = $4::uuid
     UNION ALL
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id IS NULL AND $4::uuid IS NULL
 ), turn AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
     FROM first
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens, m.created_at
+           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
+           m.prompt_version, m.scene_digest, m.created_at
     FROM first
     CROSS JOIN LATERAL (
         SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-               prompt_tokens, prefix_hit_tokens, created_at
+               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
           AND parent_id = first.message_id
@@ -198,7 +202,7 @@ WITH first AS (
     ) AS m
 )
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, created_at
 FROM turn
 ORDER BY depth;
 
@@ -298,3 +302,27 @@ SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updat
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
           created_at, updated_at;
+
+-- name: live_chats
+-- The conversations of a character with activity since $2, by the version they are pinned to (null: by
+-- none yet): how many, and the tokens of the prompt and reply at the head of all of them. All tenants', so
+-- all partitions: a question of the operator's.
+SELECT c.prompt_version,
+       count(*) AS conversations,
+       coalesce(sum(m.prompt_tokens + coalesce(octet_length(m.token_ids) / 4, 0)), 0)::bigint AS tokens
+FROM appliance.conversations AS c
+JOIN appliance.messages AS m
+    ON m.tenant = c.tenant AND m.conversation_id = c.conversation_id AND m.message_id = c.head_id
+WHERE c.updated_at >= $2::timestamptz AND m.prompt_tokens IS NOT NULL
+  AND coalesce(c.character_id, $3::text) = $1::text
+GROUP BY c.prompt_version
+ORDER BY c.prompt_version;
+
+-- name: newest_of_character
+-- The conversations of a character changed last, whoever's they are.
+SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+       created_at, updated_at
+FROM appliance.conversations
+WHERE coalesce(character_id, $2::text) = $1::text AND head_id IS NOT NULL
+ORDER BY updated_at DESC, conversation_id
+LIMIT $3::integer;

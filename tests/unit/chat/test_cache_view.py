@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.chat.cache_view import first_private
+from appliance.chat.prompt_starts import first_private
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.namespace import PUBLIC
 from appliance.tokens import TokenIds, pack

@@ -8,10 +8,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from appliance.chat.coverage import Coverage
-from appliance.prompt.fit import Fitted
+from appliance.prompt.fit import Fitted, LeftOut
 from appliance.prompt.messages import Prompt, PromptMessage, Role, Zone
 
 KEY = ("anna", UUID(int=1))
+EXAMPLE = LeftOut(name="example", truncation_priority=1, block=None)
 
 
 def fitted(*parts: tuple[Role, int], header: int = 3, known: int = 0, dropped: int = 0) -> Fitted:
@@ -30,7 +31,7 @@ def fitted(*parts: tuple[Role, int], header: int = 3, known: int = 0, dropped: i
             closing=b"",
             known_tokens=known,
         ),
-        dropped=dropped,
+        messages_dropped=dropped,
         window_tokens=0,
         is_plain=True,
     )
@@ -70,7 +71,7 @@ def test_branches_and_cuts_and_other_conversations_are_not_counted() -> None:
     coverage.put(KEY, fitted(("user", 10)), parent_id=None, reply_id=reply, reply_tokens=7)
     coverage.observe(KEY, fitted(), parent_id=uuid4(), hit_tokens=0)
     coverage.observe(KEY, fitted(dropped=2), parent_id=reply, hit_tokens=0)
-    left_out = replace(fitted(), left_out=("example",))
+    left_out = replace(fitted(), left_out=(EXAMPLE,))
     coverage.observe(KEY, left_out, parent_id=reply, hit_tokens=0)
     coverage.observe(("ben", UUID(int=1)), fitted(), parent_id=reply, hit_tokens=0)
     assert coverage.shares == {}

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from appliance.chat import catalog as catalog_module
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
-from appliance.chat.prompt_replay import common_tokens
 from appliance.chat.publishing import fill_empty, publish
 from appliance.chat.turn import Turns
 from appliance.errors import (
@@ -31,7 +28,7 @@ from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.prompt_records import Label
 from appliance.store.prompt_registry import QUERIES, PromptRegistry
-from appliance.tokens import pack, unpack
+from appliance.tokens import unpack
 from tests.characters import bundle_of, characters_of
 from tests.scripted_engine import ScriptedEngine
 from tests.unit.chat.conftest import CHARACTERS, Vocabulary
@@ -150,10 +147,14 @@ async def test_a_pinned_version_is_used_after_a_restart_that_knows_only_the_new_
     assert restarted.current.get(None).version == NEW.version
     assert (await restarted.of(None, OLD.version)).character.system == "Be brief."
     assert done.message is not None
-    _, again, _ = await replace(turns.planner, catalog=restarted).again(
-        tenant=TENANT, conversation_id=opened, message_id=done.message.message_id
-    )
+    prompts = turns.prompts
+    again = await replace(
+        prompts,
+        paths=replace(prompts.paths, catalog=restarted),
+        builder=replace(prompts.builder, catalog=restarted),
+    ).of(tenant=TENANT, conversation_id=opened, message_id=done.message.message_id)
     assert again.prompt.token_ids == first
+    assert again.is_as_sent
 
 
 async def test_a_conversation_without_a_version_takes_production_and_is_pinned_by_its_next_turn(
@@ -296,12 +297,6 @@ def test_a_snapshot_has_one_version_of_each_character() -> None:
     both = characters_of(OLD, bundle_of("mara"))
     assert isinstance(both, Characters)
     assert set(both.by_id) == {"assistant", "mara"}
-
-
-@given(st.lists(st.integers(0, 2), max_size=40), st.lists(st.integers(0, 2), max_size=40))
-def test_common_tokens_are_those_before_the_first_that_differs(a: list[int], b: list[int]) -> None:
-    same = [x == y for x, y in zip(a, b, strict=False)]
-    assert common_tokens(pack(a), pack(b)) == [*same, False].index(False)
 
 
 async def test_a_move_that_is_stored_after_a_later_one_is_seen(

@@ -380,9 +380,11 @@ async def test_a_long_conversation_is_cut_at_a_turn_and_says_how_much(
     model: ModelText,
 ) -> None:
     engine.script = vocabulary.script("one")
-    dropped = []
+    dropped: list[int] = []
     for number in range(8):
-        started, _, done = await read(send(turns, conversation, f"{number} " + "x" * 300))
+        said, key = f"{number} " + "x" * 300, uuid4()
+        started, _, done = await read(send(turns, conversation, said, turn_key=key))
+        assert started.messages_dropped is not None
         dropped.append(started.messages_dropped)
         sent = engine.generated[-1]
         assert count(sent.token_ids) + sent.new_tokens_max <= 2048
@@ -398,6 +400,9 @@ async def test_a_long_conversation_is_cut_at_a_turn_and_says_how_much(
     kept = await ledger.get(TENANT, conversation)
     path = await ledger.path(TENANT, conversation, kept.head_id)  # type: ignore[arg-type]
     assert path[dropped[-1]].message_id == kept.anchor_id
+    replayed, _, _ = await read(send(turns, conversation, said, turn_key=key))
+    assert replayed.messages_dropped == dropped[-1]
+    assert replayed.prompt_version == started.prompt_version
 
 
 async def test_a_turn_that_cannot_be_stored_is_logged_with_the_ids_to_find_it(

@@ -9,12 +9,12 @@ from typing import Any
 
 from appliance.errors import TemplateError
 from appliance.prompt.templates.compiling import template_of
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.parts import RenderedPart
 from appliance.prompt.templates.poet import PoetTemplate
 from appliance.prompt.templates.template import Template
 
-FROZEN = Frozen(seed=b"a conversation", started=datetime(2026, 3, 1, 9, tzinfo=UTC))
+FROZEN = Beginning(seed=b"a conversation", started=datetime(2026, 3, 1, 9, tzinfo=UTC))
 HISTORY = "- {name: history, zone: history}\n"
 
 # The template of cases P01 to P05, for each mode.

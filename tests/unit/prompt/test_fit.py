@@ -41,14 +41,14 @@ def test_a_long_chat_keeps_system_text_and_newest_message_within_the_room(
         text = written(chat_format, unpack(fitted.prompt.token_ids))
         assert "keeper of a light" in text
         assert f"Question {turn}?" in text
-        assert history[fitted.dropped].role == "user"
+        assert history[fitted.messages_dropped].role == "user"
         prompts.append(fitted)
         history += conversation(("assistant", f"Answer {turn}." + "y" * (turn % 5)))
-    assert prompts[-1].dropped > 0
-    moves = [(a, b) for a, b in pairwise(prompts) if a.dropped != b.dropped]
+    assert prompts[-1].messages_dropped > 0
+    moves = [(a, b) for a, b in pairwise(prompts) if a.messages_dropped != b.messages_dropped]
     assert 0 < len(moves) < 20
     for before, after in pairwise(prompts):
-        if before.dropped == after.dropped:
+        if before.messages_dropped == after.messages_dropped:
             assert after.prompt.token_ids.startswith(before.prompt.token_ids)
 
 
@@ -88,7 +88,7 @@ def test_the_next_turn_knows_from_the_window_alone_whether_the_cut_moves(
             for message in new
         )
         stays = before.window_tokens + added <= SPACE.room
-        assert (now.dropped == before.dropped) is stays
+        assert (now.messages_dropped == before.messages_dropped) is stays
         if stays:
             assert now.window_tokens == before.window_tokens + added
         moves += not stays
@@ -119,4 +119,4 @@ def test_a_text_after_the_newest_message_is_in_every_prompt_and_nothing_goes_on_
         end = fitted.prompt.tokens + 4
         assert tip_after(chat_format, fitted, "yes", reply_tokens=4, end=end) is None
         history += conversation(("assistant", f"Answer {turn}."))
-    assert fitted.dropped > 0
+    assert fitted.messages_dropped > 0

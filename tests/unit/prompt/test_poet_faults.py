@@ -145,7 +145,7 @@ def test_b15_a_step_larger_than_the_history_leaves_the_newest_turn() -> None:
     history = conversation(*[("user", f"question {n}") for n in range(40)])
     front = [part.message(b"a") for part in poet(POET_CHAT, VALUES)[:1]]
     fitted = fit(chat_format, front, history, Window(limit=300, reserve=10, step=100_000))
-    assert 0 < fitted.dropped < 40
+    assert 0 < fitted.messages_dropped < 40
     text = written(chat_format, list(memoryview(fitted.prompt.token_ids).cast("I")))
     assert "You are Mira." in text
     assert "question 39" in text

@@ -11,7 +11,7 @@ from appliance.errors import TemplateError
 from appliance.prompt.messages import Zone
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.templates.compiling import load_template, template_of
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from tests.unit.prompt.formats import TENANT
 from tests.unit.prompt.template_files import CHAT, FROZEN, HISTORY, VALUES, body, fault, own
 
@@ -99,7 +99,7 @@ def test_random_and_dated_text_is_frozen_for_a_conversation() -> None:
     assert draws[0] != draws[1]
     template = template_of(text, "x")
     others = {
-        template.render({"message": ""}, Frozen(seed=bytes([n]), started=FROZEN.started))
+        template.render({"message": ""}, Beginning(seed=bytes([n]), started=FROZEN.started))
         .parts[0]
         .content
         for n in range(20)

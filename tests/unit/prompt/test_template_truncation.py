@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from appliance.errors import ContextLengthExceeded, TemplateError
-from appliance.prompt.fit import Fitted, fit, fronts
+from appliance.prompt.fit import Fitted, fit, forms_of_front
 from appliance.prompt.messages import PromptMessage
 from appliance.prompt.templates.compiling import template_of
 from appliance.prompt.templates.fitting import fit_parts
@@ -77,6 +77,11 @@ def fitted(
     )
 
 
+def names_of(fitted: Fitted) -> tuple[str, ...]:
+    """The parts that a cut took out."""
+    return tuple(part.name for part in fitted.left_out)
+
+
 def test_parts_of_one_block_with_a_loop_are_written_together_item_by_item() -> None:
     parts = rendered(FRONT + SYSTEM + EXAMPLES + HISTORY).before
     assert [(part.name, part.role, part.content, part.block) for part in parts[1:5]] == [
@@ -98,18 +103,26 @@ def test_examples_go_whole_and_only_where_the_window_is_cut(template: str) -> No
         assert prompts[-1].prompt.tokens <= SPACE.room
         history += conversation(("assistant", f"Answer {turn}."))
     assert prompts[0].left_out == ()
-    assert prompts[-1].left_out == tuple(part.name for part in parts.before[1:])
+    assert names_of(prompts[-1]) == tuple(part.name for part in parts.before[1:])
+    assert [(out.truncation_priority, out.block) for out in prompts[-1].left_out[:3]] == [
+        (2, "example 1"),
+        (2, "example 1"),
+        (2, "example 2"),
+    ]
     moves = 0
     for before, after in pairwise(prompts):
         gone = after.left_out
         assert len(gone) % 2 == 0
         assert set(gone) >= set(before.left_out)
-        if (before.dropped, before.left_out) == (after.dropped, after.left_out):
+        if (before.messages_dropped, before.left_out) == (after.messages_dropped, after.left_out):
             shared = len(before.prompt.messages)
             assert after.prompt.messages[:shared] == before.prompt.messages
             if template is not LAST_IS_SPECIAL:
                 assert after.prompt.token_ids.startswith(before.prompt.token_ids)
-        moves += (before.dropped, before.left_out) != (after.dropped, after.left_out)
+        moves += (before.messages_dropped, before.left_out) != (
+            after.messages_dropped,
+            after.left_out,
+        )
     assert 1 < moves < 12
 
 
@@ -118,7 +131,7 @@ def test_a_template_says_what_is_worth_more_than_old_messages() -> None:
     history = conversation(*[("user", "q" * 9), ("assistant", "a" * 9)] * 12, ("user", "new"))  # type: ignore[arg-type]
     first = fitted(rendered(dear), history, SPACE)
     assert first.left_out == ()
-    assert first.dropped > 0
+    assert first.messages_dropped > 0
     text = written(format_of(CHATML), unpack(first.prompt.token_ids))
     assert "third?" in text
     # A newest message that would not fit otherwise is worth more than they.
@@ -126,9 +139,9 @@ def test_a_template_says_what_is_worth_more_than_old_messages() -> None:
     for length in range(250, 350, 6):
         long = conversation(("user", "q" * length))
         second = fitted(rendered(dear), [*history[:-1], *long], SPACE)
-        assert second.dropped == len(history) - 1
-        if second.left_out not in seen:
-            seen.append(second.left_out)
+        assert second.messages_dropped == len(history) - 1
+        if names_of(second) not in seen:
+            seen.append(names_of(second))
     one = ("question 1", "answer 1")
     assert seen == [
         (),
@@ -182,7 +195,7 @@ def test_a_history_that_may_never_go_is_refused() -> None:
 
 def test_every_form_of_the_front_is_known() -> None:
     front = [part.message(TENANT) for part in rendered(FRONT + SYSTEM + EXAMPLES + HISTORY).before]
-    names = [[message.name for message in form] for form in fronts(front)]
+    names = [[message.name for message in form] for form in forms_of_front(front)]
     whole = ["who", "question 1", "answer 1", "question 2", "answer 2", "question 3", "answer 3"]
     assert names == [whole, [whole[0], *whole[3:]], [whole[0], *whole[5:]], whole[:1]]
 
@@ -200,14 +213,14 @@ def test_a_whole_file_template_is_cut_by_turns_at_a_place_that_stays() -> None:
         assert f"text {count - 1}" in text
         assert "Answer as Mira." in text
         assert "Mira likes tea." in text
-        assert found.dropped % 2 == 0
+        assert found.messages_dropped % 2 == 0
         prompts.append(found)
-    drops = [found.dropped for found in prompts]
+    drops = [found.messages_dropped for found in prompts]
     assert drops == sorted(drops)
     assert 2 < len(set(drops)) < 12
     # The pin goes last, and only for a message that needs its room.
     parts = template.render({"pin": "Mira likes tea.", "messages": ["x" * 325]})
-    assert fit_parts(chat_format, parts, SPACE, TENANT).left_out == ("pin",)
+    assert names_of(fit_parts(chat_format, parts, SPACE, TENANT)) == ("pin",)
 
 
 def test_a_whole_file_template_without_a_conversation_keeps_what_is_protected() -> None:
@@ -215,6 +228,6 @@ def test_a_whole_file_template_without_a_conversation_keeps_what_is_protected() 
         "- {name: a, content: always}\n- {name: b, content: also}\n", "p.yml.j2"
     ).render({})
     found = fit_parts(format_of(CHATML), parts, SPACE, TENANT)
-    assert (found.dropped, found.left_out) == (0, ())
+    assert (found.messages_dropped, found.left_out) == (0, ())
     with pytest.raises(ContextLengthExceeded, match="a 1"):
         fit_parts(format_of(CHATML), parts, Window(limit=20, reserve=0, step=0), TENANT)

@@ -1,20 +1,31 @@
-"""A catalog whose one character is what every conversation was moved to."""
+"""A character whose files change: published, at `production`, and held by the conversations that move."""
 
 from __future__ import annotations
 
-from appliance.chat.catalog import Catalog
-from appliance.chat.plan import Planner
-from appliance.prompt.characters import Character, Characters, CharacterVersion
-from appliance.prompt.templates.template import Template
+from uuid import UUID
+
+from appliance.chat.publishing import publish
+from appliance.prompt.bundle import Bundle
+from appliance.server.auth import LOCAL_TENANT
+from appliance.server.services import Services
 
 
-class _Moved(Catalog):
-    async def of(self, character_id: str | None, version: str | None) -> CharacterVersion:
-        return self.current.get(character_id)
-
-
-def move_all(planner: Planner, character: Character, template: Template) -> None:
-    """From now on every prompt is made with these, whatever version its conversation holds."""
-    version = CharacterVersion(character=character, template=template, version="0" * 64)
-    moved = _Moved(planner.catalog.registry, current=Characters.of([version]))
-    object.__setattr__(planner, "catalog", moved)
+async def move_all(services: Services, bundle: Bundle, *opened: UUID) -> str:
+    """The version of new conversations, and of these, from now on; returns it."""
+    registry = services.catalog.registry
+    version, _ = await publish(registry, bundle, author="ana", message="an edit")
+    labels = {at.label: at.version for at in await registry.labels(bundle.name)}
+    await registry.move(
+        bundle.name,
+        "production",
+        version,
+        seen=labels.get("production"),
+        author="ana",
+        message="an edit",
+    )
+    await services.catalog.reload()
+    for conversation_id in opened:
+        await services.conversations.set_prompt_version(
+            tenant=LOCAL_TENANT, conversation_id=conversation_id, reference=version
+        )
+    return version

@@ -128,7 +128,9 @@ async def test_a_conversation_is_explained_pinned_audited_and_purged(operator: O
     name = str(opened)
     explained = await operator.ask("explain", name)
     assert explained["cached_tokens"] == explained["tokens"]
-    assert explained["difference"] is None
+    assert (explained["cause"], explained["first_difference"]) == ("cached", None)
+    assert sum(part["cached"] for part in explained["parts"]) == explained["tokens"]
+    assert explained["parts"][-1]["source"] == "message"
     assert explained["missing_pages"] == explained["host_pages"] == 0
     assert explained["device_pages"] == -(-explained["tokens"] // 16)
     for role in ("system", "user", "assistant"):
@@ -154,8 +156,8 @@ async def test_a_conversation_is_explained_pinned_audited_and_purged(operator: O
     purged = await operator.ask("explain", name)
     assert purged["by_role"]["user"]["cached"] <= 12, "the format's own text, and no word of it"
     assert purged["by_role"]["assistant"]["cached"] == 0
-    assert purged["difference"]["role"] == "user"
-    assert "first miss" in await operator.run("explain", name)
+    assert purged["first_difference"]["role"] == "user"
+    assert "place    token" in await operator.run("explain", name)
     assert (await operator.turn(opened, "and now")).finish_reason == "length"
 
 
@@ -180,13 +182,14 @@ async def test_the_first_difference_says_who_changed_what(operator: Operator) ->
     await operator.turn(opened, "hello world, how are you today my friend?")
     # Stored by a process whose engine is not this one: another version, and one of another tokenizer.
     text = "hello world, what is new today my friend?"
-    for fingerprint, cause in ((None, "edited"), ("other", "tokenizer changed")):
+    for fingerprint, cause in ((None, "edited message"), ("other", "tokenizer")):
         await store_version(operator.services, opened, text, fingerprint)
-        difference = (await operator.ask("explain", str(opened)))["difference"]
-        assert (difference["cause"], difference["role"]) == (cause, "user")
+        told = await operator.ask("explain", str(opened))
+        difference = told["first_difference"]
+        assert (told["cause"], difference["role"]) == (cause, "user")
         assert difference["before"].endswith("hello world,")
         assert difference["asked"].startswith(" w")
-        assert difference["cached"].startswith(" h")
+        assert difference["found"].startswith(" h")
     assert cause in await operator.run("explain", str(opened))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.chat.cache_view import first_private
-from appliance.chat.publishing import publish
+from appliance.chat.prompt_starts import first_private
 from appliance.server.auth import LOCAL_TENANT
 from tests.characters import bundle_of
 from tests.engine_fixtures import decoder, model_directory
+from tests.unit.server.moved_catalog import move_all
 from tests.unit.server.test_admin import Operator, operator, server
 from tests.unit.server.test_prompt_explain import say
 
@@ -31,18 +31,7 @@ async def with_template(
     """The character of new chats from now on, and of `opened`, which moves to it."""
     template = _TEMPLATE.replace("MOOD", mood)
     bundle = bundle_of("assistant", name="Mo", template="moody", templates={"moody": template})
-    registry = operator.services.catalog.registry
-    version, _ = await publish(registry, bundle, author="ana", message="an edit")
-    labels = {at.label: at.version for at in await registry.labels("assistant")}
-    seen = labels.get("production")
-    await registry.move(
-        "assistant", "production", version, seen=seen, author="ana", message="an edit"
-    )
-    await operator.services.catalog.reload()
-    if opened is not None:
-        await operator.services.conversations.set_prompt_version(
-            tenant=LOCAL_TENANT, conversation_id=opened, reference="production"
-        )
+    await move_all(operator.services, bundle, *([] if opened is None else [opened]))
 
 
 async def text_of(operator: Operator, opened: UUID, reply: UUID) -> str:

@@ -10,10 +10,9 @@ import pytest
 
 from appliance.chat.params import GenerationParams
 from appliance.chat.plan import Place
-from appliance.prompt.characters import Character
-from appliance.prompt.templates.compiling import template_of
 from appliance.server.auth import LOCAL_TENANT
 from tests.browser import CHROMIUM, Browser, browser
+from tests.characters import bundle_of
 from tests.unit.server.door import Door, open_door
 from tests.unit.server.moved_catalog import move_all
 
@@ -52,11 +51,10 @@ SAID = (
 async def chat(database_url: str) -> AsyncIterator[tuple[Door, str]]:
     """A server, and the address of a chat whose oldest messages were cut."""
     async with open_door(url=database_url, context_tokens=1280) as door:
-        move_all(
-            door.services.turns.planner,
-            Character(id="assistant", name="Mira", system=MIRA, template="mira"),
-            template_of(_TEMPLATE, "mira.yaml"),
+        bundle = bundle_of(
+            "assistant", name="Mira", system=MIRA, template="mira", templates={"mira": _TEMPLATE}
         )
+        await move_all(door.services, bundle)
         opened = await door.services.conversations.open(
             tenant=LOCAL_TENANT, character=None, title="The last ferry"
         )

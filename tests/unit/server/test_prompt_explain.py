@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from appliance.chat.events import TurnDone
 from appliance.chat.plan import Place
 from appliance.cli.main import main
-from appliance.prompt.characters import Character
-from appliance.prompt.templates.compiling import template_of
 from appliance.server.auth import LOCAL_TENANT
-from appliance.store.records import Message
+from appliance.store.records import Message, Persona, Scene
+from tests.characters import bundle_of
 from tests.engine_fixtures import decoder, model_directory
 from tests.unit.server.moved_catalog import move_all
 from tests.unit.server.test_admin import SHORT, Operator, operator, server
@@ -91,17 +87,19 @@ async def run(operator: Operator, *words: str, code: int = 0) -> str:
     return err or out
 
 
-def with_template(operator: Operator, mood: str = "calm", name: str = "Mo") -> None:
-    """The character of the next turns, as if its files had been changed."""
-    template = template_of(_TEMPLATE.replace("default: calm", f"default: {mood}"), "moody.yaml")
-    character = Character(id="assistant", name=name, template="moody")
-    move_all(operator.services.turns.planner, character, template)
+async def with_template(
+    operator: Operator, *opened: UUID, mood: str = "calm", name: str = "Mo"
+) -> str:
+    """The character of new chats, and of `opened`, which move to it; its version."""
+    template = _TEMPLATE.replace("default: calm", f"default: {mood}")
+    bundle = bundle_of("assistant", name=name, template="moody", templates={"moody": template})
+    return await move_all(operator.services, bundle, *opened)
 
 
 async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
     operator: Operator,
 ) -> None:
-    with_template(operator)
+    await with_template(operator)
     opened = await operator.open()
     replies = [await say(operator, opened, f"Question {number}?") for number in range(12)]
     causes = []
@@ -112,7 +110,8 @@ async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
         assert sum(part["cached"] for part in told["parts"]) == told["cached_tokens"]
         assert told["tokens"] == reply.prompt_tokens
         assert told["window_tokens"] <= told["limit"] - told["reserve"]
-        assert told["parts_dropped"] == (["example"] if told["messages_dropped"] else [])
+        gone = [part["name"] for part in told["parts_dropped"]]
+        assert gone == (["example"] if told["messages_dropped"] else [])
         assert (told["context_begins_at"] is None) == (told["messages_dropped"] == 0)
         if told["cause"] == "goes on":
             assert told["shared_tokens"] <= told["cached_tokens"]
@@ -126,13 +125,20 @@ async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
     assert [part["name"] for part in last["parts"][:2]] == ["who", "mood"]
     assert last["parts"][2]["message_id"] == last["context_begins_at"]
     assert last["parts"][-1]["name"] == "reply header"
+    (gone,) = last["parts_dropped"]
     printed = await run(operator, "prompt", "explain", str(opened))
-    assert f"cut      {last['messages_dropped']} messages at the front, example" in printed
+    assert (
+        f"cut      the {last['messages_dropped']} oldest messages (truncation priority 1)"
+        in printed
+    )
+    assert (
+        f"cut      example, {gone['tokens']} tokens: truncation priority 2, goes before" in printed
+    )
     assert "You are Mo" not in printed
 
 
 async def test_what_broke_the_prefix_has_a_name(operator: Operator) -> None:
-    with_template(operator)
+    await with_template(operator)
     opened = await operator.open()
     first = await say(operator, opened, "One?")
     second = await say(operator, opened, "Two?")
@@ -141,7 +147,8 @@ async def test_what_broke_the_prefix_has_a_name(operator: Operator) -> None:
     told = await explain(operator, opened, third.message_id)
     assert (told["cause"], told["detail"]) == ("edited message", "message 3")
     assert told["first_difference"]["part"] == "message 3"
-    assert told["first_difference"]["before"] != told["first_difference"]["asked"]
+    assert told["first_difference"]["found"] != told["first_difference"]["asked"]
+    assert told["first_difference"]["message_id"] == str(third.parent_id)
     again = await swipe(operator, opened, first.message_id)
     told = await explain(operator, opened, again.message_id)
     assert (told["cause"], told["shared_tokens"]) == ("goes on", told["tokens"])
@@ -152,26 +159,50 @@ async def test_what_broke_the_prefix_has_a_name(operator: Operator) -> None:
     assert second.message_id != third.message_id
 
 
-async def test_a_change_before_the_history_is_named_by_variable_or_version(
+async def test_a_move_to_another_version_is_told_with_the_part_and_both_prompts_as_they_were_sent(
     operator: Operator,
 ) -> None:
-    with_template(operator)
+    old = await with_template(operator)
+    opened = await operator.open()
+    first = await say(operator, opened, "One?")
+    new = await with_template(operator, opened, mood="cross")
+    second = await say(operator, opened, "Two?")
+    told = await explain(operator, opened, second.message_id)
+    assert (told["cause"], told["prompt_version"]) == ("character version", new)
+    assert told["detail"] == f"mood, {old[:12]} became {new[:12]}"
+    assert told["is_as_sent"]
+    assert told["cached_tokens"] == told["shared_tokens"] == told["first_difference"]["position"]
+    assert told["first_difference"]["asked"].startswith("ross")
+    assert told["first_difference"]["found"].startswith("alm")
+    told = await explain(operator, opened, first.message_id)
+    assert (told["is_as_sent"], told["prompt_version"]) == (True, old)
+    third = await say(operator, opened, "Three?")
+    assert (await explain(operator, opened, third.message_id))["cause"] == "goes on"
+    cached = await operator.ask("explain", str(opened))
+    assert cached["cached_tokens"] == cached["tokens"]
+    await with_template(operator, opened, mood="very cross")
+    cached = await operator.ask("explain", str(opened))
+    assert (cached["cause"], cached["detail"]) == ("character version", "mood")
+
+
+async def test_a_persona_that_changed_is_told(operator: Operator) -> None:
     opened = await operator.open()
     await say(operator, opened, "One?")
-    with_template(operator, name="Ma")
-    reply = await say(operator, opened, "Two?", parent=None)
-    told = await explain(operator, opened, reply.message_id)
-    assert (told["cause"], told["detail"]) == ("template variable", "who, character")
-    with_template(operator, mood="cross", name="Ma")
-    reply = await say(operator, opened, "Three?", parent=None)
-    told = await explain(operator, opened, reply.message_id)
-    assert told["cause"] == "character version"
-    assert told["detail"].startswith("mood, ")
-    # Of a turn that this process did not make, the size alone tells.
-    operator.services.turns.fronts._known.clear()
-    with_template(operator, mood="very cross", name="Ma")
-    assert (await explain(operator, opened, reply.message_id))["cause"] == "changed since"
-    assert "this is not what was sent" in await run(operator, "prompt", "explain", str(opened))
+    await set_scene(operator, opened, Scene(persona=Persona(name="Tom")))
+    second = await say(operator, opened, "Two?")
+    told = await explain(operator, opened, second.message_id)
+    assert (told["cause"], told["is_as_sent"]) == ("persona or note", True)
+    cached = await operator.ask("explain", str(opened))
+    assert cached["cached_tokens"] == cached["tokens"]
+    await set_scene(operator, opened, Scene(persona=Persona(name="Ann")))
+    assert not (await explain(operator, opened, second.message_id))["is_as_sent"]
+    assert (await operator.ask("explain", str(opened)))["cause"] == "persona"
+
+
+async def set_scene(operator: Operator, opened: UUID, scene: Scene) -> None:
+    conversations = operator.services.conversations
+    now = await conversations.get(tenant=LOCAL_TENANT, conversation_id=opened)
+    await conversations.set_scene(now, scene)
 
 
 async def test_what_was_evicted_is_told_from_what_was_changed(operator: Operator) -> None:
@@ -180,6 +211,9 @@ async def test_what_was_evicted_is_told_from_what_was_changed(operator: Operator
     await operator.services.cache_view.purge(tenant=LOCAL_TENANT, conversation_id=opened)
     await say(operator, opened, "Two?")
     assert (await explain(operator, opened))["cause"] == "evicted"
+    await operator.services.cache_view.purge_all()
+    await say(operator, opened, "Three?")
+    assert (await explain(operator, opened))["cause"] == "cold"
 
 
 async def test_bad_questions_are_refused_by_name(operator: Operator) -> None:
@@ -191,11 +225,3 @@ async def test_bad_questions_are_refused_by_name(operator: Operator) -> None:
     assert "not a reply" in await run(operator, "prompt", "explain", str(opened), user, code=2)
     unknown = str(UUID(int=1))
     assert "no message" in await run(operator, "prompt", "explain", str(opened), unknown, code=2)
-
-
-@pytest.fixture(autouse=True)
-def restored(operator: Operator) -> Iterator[None]:
-    """The planner's catalog is its own again."""
-    before = operator.services.turns.planner.catalog
-    yield
-    object.__setattr__(operator.services.turns.planner, "catalog", before)

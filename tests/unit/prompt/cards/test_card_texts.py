@@ -14,14 +14,14 @@ from appliance.prompt.cards.macros import Expanded, Macros
 from appliance.prompt.cards.reading import read_card
 from appliance.prompt.cards.texts import CardTexts, card_texts, example_blocks
 from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.templates.frozen_macros import Frozen
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.inputs import Scope
 from appliance.prompt.templates.lint import SAMPLE
 from tests.card_fixtures import BOOK, charx, encoded, v2, v3
 
 
 def macros(seed: bytes = b"1", *, user: str = "User", original: str | None = None) -> Macros:
-    frozen = Frozen(seed=seed, started=datetime(2026, 1, 1, tzinfo=UTC))
+    frozen = Beginning(seed=seed, started=datetime(2026, 1, 1, tzinfo=UTC))
     told = None if original is None else Expanded(text=original, is_same_for_all=True)
     return Macros(char="Mira", user=user, frozen=frozen, original=told)
 

@@ -99,7 +99,7 @@ class Chat:
             said = with_lore(message, lore, takes_leads=True)
         self.history += said
         fitted = fit(self.chat_format, front, self.history, SPACE)
-        asked, self.dropped = fitted.prompt.token_ids, fitted.dropped
+        asked, self.dropped = fitted.prompt.token_ids, fitted.messages_dropped
         self.prompt_tokens += count(asked)
         self.hit_tokens += shared(self.cached, asked)
         self.standing = self.standing[-(sum(m.role == "user" for m in fitted.prompt.messages)) :]
