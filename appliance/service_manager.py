@@ -70,8 +70,9 @@ class ServiceManager:
         self._send(f"EXTEND_TIMEOUT_USEC={EXTENSION_S * _US:.0f}", _status(status))
 
     def stopping(self, status: str, *, within_s: float) -> None:
-        """The orderly end has begun, and takes `within_s` at most."""
-        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={within_s * _US:.0f}", _status(status))
+        """The orderly end has begun, and takes `within_s` at most, which takes the watchdog's place."""
+        extension = f"EXTEND_TIMEOUT_USEC={within_s * _US:.0f}"
+        self._send("STOPPING=1", extension, "WATCHDOG_USEC=0", _status(status))
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`."""

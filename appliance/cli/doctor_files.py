@@ -164,7 +164,8 @@ def socket_faults(subject: Subject) -> Iterator[Fault]:
                 what=f"{path}: a socket's path may have {SOCKET_PATH_BYTES_MAX} bytes",
                 mend="choose a shorter paths.run_dir, such as /run/appliance",
             )
-        elif path.is_socket() and _refuses(path):
+            return
+        if path.is_socket() and _refuses(path):
             yield Fault(
                 name="stale-socket",
                 what=f"{path} is a socket that nobody serves: its process was killed, or is stopped",

@@ -39,7 +39,7 @@ def look(root: Path, wanted: Iterable[Wanted]) -> Mapping[Path, Found]:
             found[item.path] = Found(
                 text=path.read_text(encoding="utf-8", errors="replace"),
                 mode=stat.S_IMODE(status.st_mode),
-                owner=f"{_user(status.st_uid)}:{_group(status.st_gid)}",
+                owner=f"{_user(status.st_uid)}:{_group(status.st_gid)}" if root == ROOT else None,
             )
     return found
 

@@ -11,11 +11,14 @@ from appliance.cli.system_files import UNITS, USER, File, Link, Wanted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What lies at a path: a file's text, mode and `user:group`, or where a link points."""
+    """What lies at a path: a file's text, mode and `user:group`, or where a link points.
+
+    `owner` is None in a tree whose users are another system's.
+    """
 
     text: str | None = None
     mode: int = 0
-    owner: str = ""
+    owner: str | None = None
     target: Path | None = None
 
 
@@ -125,7 +128,7 @@ def _writes(wanted: Sequence[Wanted], found: Mapping[Path, Found]) -> list[Step]
                 steps.append(Write(wanted=item, cause=f"was {there.target or 'a file'}"))
         elif there.text != item.text and not item.is_kept:
             steps.append(Write(wanted=item, cause="differs"))
-        elif (there.mode, there.owner) != (item.mode, item.owner.value):
+        elif there.mode != item.mode or there.owner not in (None, item.owner.value):
             steps.append(Own(wanted=item))
     return steps
 

@@ -132,6 +132,36 @@ def test_a_frozen_loop_is_killed_and_started_again(box: Box, unit: str) -> None:
     until(lambda: box.in_network(is_ready), "ready again")
 
 
+LONG_LOAD = """
+import os, sys, time
+sys.path.insert(0, "/opt/appliance/current/tree")
+from appliance.service_manager import service_manager
+manager = service_manager(os.environ)
+if "working" in sys.argv:
+    with manager.working("loading the model"):
+        time.sleep(4)
+else:
+    time.sleep(4)
+manager.ready("serving")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("work", ["working", "silent"])
+def test_a_start_that_says_that_it_works_may_take_longer_than_its_limit(
+    box: Box, work: str
+) -> None:
+    settings = ["--property=Type=notify", "--property=TimeoutStartSec=2"]
+    words = ["/opt/appliance/current/bin/python", "-c", LONG_LOAD, work]
+    started = box.run("systemd-run", f"--unit=load-{work}", *settings, *words, check=False)
+    if work == "working":
+        assert started.returncode == 0, started.stderr
+        assert box.show(f"load-{work}", "StatusText") == "serving"
+        box.run("systemctl", "stop", f"load-{work}")
+    else:
+        assert "timeout" in started.stderr
+
+
 def test_a_stop_under_streams_ends_each_of_them_with_a_terminal_event(box: Box) -> None:
     count = 12
     begun = threading.Semaphore(0)
@@ -171,6 +201,5 @@ def test_a_stop_under_streams_ends_each_of_them_with_a_terminal_event(box: Box) 
     assert len(endings) == count
     assert all("error" in end or end == "data: [DONE]" for end in endings), endings
     for unit in UNITS:
-        assert box.show(unit, "ActiveState") == "inactive"
-        assert box.show(unit, "Result") == "success"
-        assert box.show(unit, "ExecMainStatus") == "0"
+        end = [box.show(unit, name) for name in ("ActiveState", "Result", "ExecMainStatus")]
+        assert end == ["inactive", "success", "0"], box.journal("-u", unit)

@@ -62,7 +62,7 @@ def test_what_is_said_arrives_as_the_protocol_has_it(heard: Heard) -> None:
     assert heard.take() == [
         ["EXTEND_TIMEOUT_USEC=30000000", "STATUS=loading READY=1"],
         ["READY=1", "STATUS=serving"],
-        ["STOPPING=1", "EXTEND_TIMEOUT_USEC=12500000", "STATUS=draining"],
+        ["STOPPING=1", "EXTEND_TIMEOUT_USEC=12500000", "WATCHDOG_USEC=0", "STATUS=draining"],
     ]
     manager.status("x" * 1000)
     assert heard.take() == [["STATUS=" + "x" * STATUS_LETTERS_MAX]]
