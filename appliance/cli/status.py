@@ -113,6 +113,12 @@ def _database(database: Mapping[str, Any]) -> str:
 
 
 def _journal(journal: Mapping[str, Any]) -> str:
-    if not journal["bytes"]:
+    if "entries" not in journal:
+        return f"{size(journal['bytes'])} on disk; the server knows what of it still waits"
+    if not journal["entries"]:
         return "empty: every finished turn is in the database"
-    return f"{size(journal['bytes'])} in {journal['files']} files wait for the database"
+    reason = f" ({journal['reason']})" if "reason" in journal else ""
+    return (
+        f"{journal['entries']} entries wait, the oldest {journal['oldest_s']} s; "
+        f"{size(journal['bytes'])} of {size(journal['bytes_max'])}; writes {journal['writes']}{reason}"
+    )

@@ -20,21 +20,20 @@ from appliance.errors import ApplianceError, EngineUnavailable
 from appliance.wire.client import EngineClient
 
 PART_TIMEOUT_S = 3.0
-JOURNAL = "journal"
-"""The folder below `paths.data_dir` where finished turns wait for a database that is away."""
-
 Part: TypeAlias = Mapping[str, Any]
 
 
 def gather(config: Config) -> dict[str, Any]:
     """Every part by name."""
+    server = _server(config)
     return {
         "version": version("appliance"),
         "services": services(),
-        "server": _server(config),
+        "server": server,
         "engines": asyncio.run(_engines(config)),
         "database": asyncio.run(_database(config)),
-        "journal": _journal(config.paths.data_dir / JOURNAL),
+        # Only the server knows what of the file is done with; without it, the file's size is told.
+        "journal": server.get("journal") or _journal(config.paths.journal_dir),
         "model": {"name": config.model.name, "path": str(config.model.path)},
     }
 
@@ -86,11 +85,11 @@ async def _database(config: Config) -> Part:
 
 
 def _journal(folder: Path) -> Part:
-    """What waits there; nothing on a box whose database has always been there."""
+    """The bytes that lie there."""
     try:
-        files = [path.stat().st_size for path in folder.iterdir() if path.is_file()]
+        sizes = [path.stat().st_size for path in folder.iterdir() if path.is_file()]
     except FileNotFoundError:
-        return {"files": 0, "bytes": 0}
+        sizes = []
     except OSError as error:
         return {"away": f"{folder}: {error.strerror}"}
-    return {"files": len(files), "bytes": sum(files)}
+    return {"bytes": sum(sizes)}

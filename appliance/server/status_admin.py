@@ -22,6 +22,7 @@ async def server_status(request: web.Request) -> web.Response:
         "reasons": [reason.message for reason in reasons],
         "streams": services.streams.running,
         "streams_max": services.config.server.streams_max,
+        "journal": services.storage.state().fields(),
         "index_coverage": services.turns.coverage.shares,
     }
     return web.Response(body=msgspec.json.encode(told), content_type="application/json")
