@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from appliance.cli.doctor_subject import Fault, Subject
 from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import PORT
+from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 
 CONNECT_TIMEOUT_S = 3.0

@@ -74,7 +74,7 @@ def test_an_installed_box_answers_its_first_chat_and_its_doctor_finds_no_fault(b
     assert box.run("appliance", "system", "install", "--execute").stdout == "nothing to do\n"
     assert box.run("appliance", "system", "check").stdout == "installed as it should be\n"
     for unit in UNITS:
-        assert box.show(unit, "ActiveState") == "active"
+        assert box.show(unit, "ActiveState") == "active", box.journal("-n", "60")
         assert box.show(unit, "StatusText") == "serving"
 
     def chat() -> str:
