@@ -84,17 +84,17 @@ def _run_process(options: argparse.Namespace, config: Config) -> int:
     from appliance.credentials import with_credentials
     from appliance.file_access import ENTER, READ, WRITE, check_access
     from appliance.log import configure_logging
-    from appliance.service_manager import ServiceManager, inherited_socket, service_manager
+    from appliance.service_manager import NO_MANAGER, inherited_socket, service_manager
 
     configure_logging()
     if options.parent_pid is None:
         config = with_credentials(config, os.environ)
-        manager, listen_fd = service_manager(os.environ), inherited_socket(os.environ)
+        manager = service_manager(os.environ)
     else:
         from appliance.cli.parent import die_with_parent
 
         die_with_parent(options.parent_pid)
-        manager, listen_fd = ServiceManager(None), options.listen_fd
+        manager = NO_MANAGER
     # Told within a second of the start, before anything is loaded.
     if options.command != "postgres":
         is_folder = config.model.path.suffix != ".gguf"
@@ -113,6 +113,8 @@ def _run_process(options: argparse.Namespace, config: Config) -> int:
     from appliance.cli.postgres import with_own_postgres
     from appliance.server.main import run as run_server
 
+    inherited = inherited_socket(os.environ)
+    listen_fd = inherited if options.listen_fd is None else options.listen_fd
     return run_server(with_own_postgres(config), listen_fd, manager)
 
 
