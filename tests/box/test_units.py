@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cli.main import main
+
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
 EXPOSURE_MAX = {"appliance-engine@.service": 3.0}
@@ -59,3 +61,17 @@ def test_a_service_is_exposed_no_more_than_its_work_needs(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_service_leaves_a_core_dump_that_would_hold_what_was_said(name: str) -> None:
     assert "LimitCORE=0" in (UNITS / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_command_that_a_service_runs_is_one_that_the_program_has(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (UNITS / name).read_text(encoding="utf-8")
+    found = re.search(r"^ExecStart=/opt/appliance/current/bin/appliance (.*)$", text, re.MULTILINE)
+    assert found is not None
+    words = found[1].replace("%i", "0").split()
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    assert "--config" in capsys.readouterr().out
