@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from appliance.cli.admin_client import ask_socket
 from appliance.cli.doctor_subject import services
 from appliance.config import Config, engine_configs
-from appliance.dbops.status import read_status
+from appliance.dbops.figures import read_figures
 from appliance.dbops.target import Target
 from appliance.errors import ApplianceError, EngineUnavailable
 from appliance.wire.client import EngineClient
@@ -77,7 +77,7 @@ async def _database(config: Config) -> Part:
     target = Target(directory=config.paths.postgres_dir) if url is None else Target(url=url)
     try:
         async with asyncio.timeout(PART_TIMEOUT_S):
-            return await read_status(target)
+            return await read_figures(target)
     except TimeoutError:
         return {"away": f"{target}: no answer within {PART_TIMEOUT_S:g} s"}
     except ApplianceError as error:
