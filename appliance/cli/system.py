@@ -38,7 +38,7 @@ def add_system(commands: Subparsers) -> None:
         default=[],
         metavar="FOLDER",
         help="also delete this folder and all in it: /var/lib/appliance (the chats), "
-        "/var/cache/appliance, /etc/appliance (settings and secrets)",
+        "/var/cache/appliance, /var/backups/appliance, /etc/appliance (settings and secrets)",
     )
     for command in (install, check, uninstall):
         command.add_argument(

@@ -22,6 +22,7 @@ CREDENTIALS = Path("/etc/appliance/credentials")
 STATE = Path("/var/lib/appliance")
 CACHE = Path("/var/cache/appliance")
 RUN = Path("/run/appliance")
+BACKUPS = Path("/var/backups/appliance")
 PROGRAM = Path("/opt/appliance/current")
 COMMAND = Path("/usr/local/bin/appliance")
 

@@ -11,6 +11,7 @@ import appliance
 from appliance.cli.system_apply import ROOT, below, installed_units, look
 from appliance.cli.system_config import config_text, read_meanings
 from appliance.cli.system_files import (
+    BACKUPS,
     CACHE,
     COMMAND,
     CONFIG,
@@ -29,8 +30,8 @@ from appliance.config import Config, load_config, parse_config
 from appliance.errors import ConfigError
 from appliance.file_access import ENTER, READ, Who, advice, stopped_at, told, user
 
-FOLDERS = (RUN, STATE, CACHE, CREDENTIALS)
-DELETABLE = (STATE, CACHE, CONFIG.parent)
+FOLDERS = (RUN, STATE, CACHE, BACKUPS, CREDENTIALS)
+DELETABLE = (STATE, CACHE, BACKUPS, CONFIG.parent)
 GPU_CONTROL = Path("/dev/nvidiactl")
 NOT_YET_MADE = Who(name=f"the user {USER}", uid=-1, gids=frozenset())
 """The service's user before it exists: it may what everybody may."""
