@@ -22,6 +22,9 @@ from tests.model_fixtures import tiny_model, write_directory
 
 GIB = 1 << 30
 UID = 61003
+LOOPBACK = "127.61.0.3"
+"""Of loopback, and no other program's: ports of 127.0.0.1 come and go."""
+
 WHO = Who(name="appliance", uid=UID, gids=frozenset({UID}))
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files need root")
@@ -46,12 +49,10 @@ def healthy(tmp_path: Path, model: Path) -> Subject:
     for file in (tmp_path / "model").iterdir():
         file.chmod(0o644)
     (tmp_path / "credentials").mkdir(mode=0o700)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
     config = Config(
         model=ModelSource(path=tmp_path / "model", name="m"),
         paths=Paths(data_dir=tmp_path / "state", run_dir=tmp_path / "run"),
-        server=ServerConfig(port=port),
+        server=ServerConfig(host=LOOPBACK),
     )
     path = tmp_path / "appliance.toml"
     path.write_text(dump_config(config))
@@ -235,7 +236,7 @@ def test_a_planted_fault_is_found_by_name_and_alone(
 
 
 def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with socket.create_server((LOOPBACK, 0)) as other:
         subject = with_settings(healthy, "server", port=other.getsockname()[1])
         assert found(subject) == ["port-taken"]
         running = with_machine(subject, services={"appliance-server.socket": "active"})
