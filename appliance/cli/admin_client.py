@@ -51,7 +51,13 @@ def ask(
     timeout_s: float = TIMEOUT_S,
 ) -> Any:
     """The answer's JSON. Raises NotRunning, or Answered with what the appliance refused."""
-    address = _socket_of(options)
+    return ask_socket(_socket_of(options), method, path, body, timeout_s=timeout_s)
+
+
+def ask_socket(
+    address: Path, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S
+) -> Any:
+    """As `ask`, of the appliance whose admin socket is `address`."""
     connection = _UnixConnection(address, timeout_s)
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}

@@ -5,16 +5,30 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.db import add_db, run_db
+from appliance.cli.doctor import add_doctor, run_doctor
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.cli.model import add_model
 from appliance.cli.prompt import add_prompt
+from appliance.cli.status import add_status, run_status
+from appliance.cli.system import add_system, run_system
 from appliance.errors import ApplianceError
+
+if TYPE_CHECKING:
+    from appliance.config import Config
+
+RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "doctor": run_doctor,
+    "status": run_status,
+    "system": run_system,
+}
+"""Commands of an installed appliance, whose modules load nothing until they run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +67,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         from appliance.cli.prompt import run_prompt
 
         return run_prompt(options)
+    if options.command in RUN:
+        return RUN[options.command](options)
     from appliance.config import load_config
 
     config = load_config(options.config)
@@ -60,20 +76,46 @@ def _dispatch(options: argparse.Namespace) -> int:
         from appliance.cli.serve import run_serve
 
         return run_serve(config)
+    return _run_process(options, config)
+
+
+def _run_process(options: argparse.Namespace, config: Config) -> int:
+    """One process of a box, under `appliance serve` or a service manager."""
+    from appliance.credentials import with_credentials
+    from appliance.file_access import ENTER, READ, WRITE, check_access
     from appliance.log import configure_logging
+    from appliance.service_manager import NO_MANAGER, inherited_socket, service_manager
 
     configure_logging()
-    if options.parent_pid is not None:
+    if options.parent_pid is None:
+        config = with_credentials(config, os.environ)
+        manager = service_manager(os.environ)
+    else:
         from appliance.cli.parent import die_with_parent
 
         die_with_parent(options.parent_pid)
+        manager = NO_MANAGER
+    # Told within a second of the start, before anything is loaded.
+    if options.command != "postgres":
+        is_folder = config.model.path.suffix != ".gguf"
+        check_access("model.path", config.model.path, READ | ENTER if is_folder else READ)
+        check_access("paths.run_dir", config.paths.run_dir, WRITE | ENTER)
+    if options.parent_pid is None:
+        check_access("paths.data_dir", config.paths.data_dir, READ | WRITE | ENTER)
+    if options.command == "postgres":
+        from appliance.cli.postgres import run_postgres
+
+        return run_postgres(config, manager)
     if options.command == "engine":
         from appliance.engine.main import run as run_engine
 
-        return run_engine(config, options.number)
+        return run_engine(config, options.number, manager)
+    from appliance.cli.postgres import with_own_postgres
     from appliance.server.main import run as run_server
 
-    return run_server(config, options.listen_fd)
+    inherited = inherited_socket(os.environ)
+    listen_fd = inherited if options.listen_fd is None else options.listen_fd
+    return run_server(with_own_postgres(config), listen_fd, manager)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -103,14 +145,18 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     add_db(commands, arguments)
     add_model(commands)
     add_prompt(commands)
+    add_system(commands)
+    add_status(commands)
+    add_doctor(commands)
     serve = commands.add_parser(
         "serve", help="serve the model and database of a configuration file"
     )
     engine = commands.add_parser("engine", help="run only the engine process")
     server = commands.add_parser("server", help="run only the HTTP server process")
-    for command in (serve, engine, server):
+    postgres = commands.add_parser("postgres", help="run only the embedded PostgreSQL")
+    for command in (serve, engine, server, postgres):
         command.add_argument("--config", type=Path, required=True, help="a TOML file")
-    for process in (engine, server):
+    for process in (engine, server, postgres):
         process.add_argument(
             "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
         )

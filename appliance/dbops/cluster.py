@@ -43,6 +43,12 @@ START_TIMEOUT_S = 600.0
 REPORT_EVERY_S = 1.0
 
 
+def socket_url(folder: Path, database: str = SUPERUSER) -> str:
+    """How a client reaches the server whose socket lies in `folder`."""
+    host = quote(str(folder), safe="")
+    return f"postgresql://{SUPERUSER}@/{quote(database, safe='')}?host={host}&port={PORT}"
+
+
 def cluster_lock(directory: Path, purpose: str = ANOTHER_APPLIANCE) -> FolderLock:
     """The lock of a cluster's folder, not taken yet."""
     path = directory.with_name(f"{directory.name}.lock")
@@ -83,8 +89,7 @@ class Cluster:
 
     def url(self, database: str = SUPERUSER) -> str:
         """How a client on this machine reaches the running server, as the folder's owner or root."""
-        folder = quote(str(self._socket_folder()), safe="")
-        return f"postgresql://{SUPERUSER}@/{quote(database, safe='')}?host={folder}&port={PORT}"
+        return socket_url(self._socket_folder(), database)
 
     async def init(self, progress: Progress) -> None:
         """Create the cluster: UTF8, the builtin C.UTF-8 locale, data checksums.

@@ -27,14 +27,15 @@ from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.files import check_model
 from appliance.model.kv_cache import bytes_per_page, kv_type
+from appliance.service_manager import ServiceManager
 
 
-def run(whole: Config, number: int | None) -> int:
+def run(whole: Config, number: int | None, manager: ServiceManager) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code (0 drained, 1 the device is lost).
 
     On a signal what waits is refused, what runs may finish for `server.drain_s` and is failed then; a
     second signal ends at once. The socket appears when the model can answer. `number` says which of
-    several engines this is. Raises ModelError and ConfigError before that.
+    several engines this is, `manager` hears of it. Raises ModelError and ConfigError before that.
     """
     config = _own(whole, number)
     # Limits are checked before the weights are read: a wrong setting is told within a second.
@@ -57,22 +58,24 @@ def run(whole: Config, number: int | None) -> int:
     )
     trace = _trace(config.engine, limits, page_bytes // limits.page_size)
     set_kernel_threads(limits.threads)
-    decoder = load_model(
-        config.model.path,
-        config.engine.device,
-        limits.threads,
-        weight_dtype=config.engine.weight_dtype,
-        kv_dtype=config.engine.kv_dtype,
-    )
-    service = EngineService(
-        decoder,
-        limits,
-        partial(Connections, config.paths.engine_socket),
-        pid=os.getpid(),
-        drain_s=config.server.drain_s,
-        kv_slots=config.paths.kv_slots,
-        trace=trace,
-    )
+    with manager.working("loading the model"):
+        decoder = load_model(
+            config.model.path,
+            config.engine.device,
+            limits.threads,
+            weight_dtype=config.engine.weight_dtype,
+            kv_dtype=config.engine.kv_dtype,
+        )
+        service = EngineService(
+            decoder,
+            limits,
+            partial(Connections, config.paths.engine_socket),
+            pid=os.getpid(),
+            drain_s=config.server.drain_s,
+            kv_slots=config.paths.kv_slots,
+            trace=trace,
+            manager=manager,
+        )
     for stopping in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stopping, lambda _number, _frame: service.stop())
     return service.serve()

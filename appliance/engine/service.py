@@ -22,6 +22,7 @@ from appliance.engine.tiers import Tiers
 from appliance.engine.trace import TraceWriter
 from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
+from appliance.service_manager import NO_MANAGER, ServiceManager
 from appliance.wire.frames import (
     PROTOCOL,
     AdminQuestion,
@@ -41,6 +42,9 @@ FLUSH_S = 2.0
 SAVE_S = 5.0
 """How long the end may take to bring the cache to disk; half of what a supervisor waits."""
 
+MARGIN_S = 10.0
+"""What the service manager may wait beyond the sum of those: the last step, and the process's own end."""
+
 EXIT_DRAINED = 0
 EXIT_DEVICE_LOST = 1
 
@@ -59,10 +63,12 @@ class EngineService:
         kv_slots: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         trace: TraceWriter | None = None,
+        manager: ServiceManager = NO_MANAGER,
     ) -> None:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`.
 
-        `kv_slots`: the disk tier's file, if there may be one. Raises ConfigError when it cannot be had.
+        `kv_slots`: the disk tier's file, if there may be one. `manager` hears when it serves, that its
+        loop turns, and when it stops. Raises ConfigError when it cannot be had.
         """
         cache = decoder.new_cache(limits.pages, limits.page_size, limits.kv_dtype)
         Runner(decoder, cache).warm_up(
@@ -71,13 +77,7 @@ class EngineService:
         disk = None
         if kv_slots is not None:
             disk = open_disk(kv_slots, limits.disk_slots, cache, decoder.fingerprint)
-        self._index = PrefixIndex(
-            page_size=limits.page_size,
-            pages=limits.pages,
-            pin_pages_max=limits.pin_pages_max,
-            host_slots=limits.host_slots,
-            disk_slots=0 if disk is None else disk.slots,
-        )
+        self._index = _new_index(limits, disk_slots=0 if disk is None else disk.slots)
         self._tiers = Tiers(self._index, cache, host_slots=limits.host_slots, disk=disk)
         self._page_size = limits.page_size
         self._pages_for_a_request = -(-limits.loop.context_tokens_max // limits.page_size)
@@ -113,6 +113,7 @@ class EngineService:
             trace=trace,
         )
         self._clock = clock
+        self._manager = manager
         self._drain_s = drain_s
         self._drain_until: float | None = None
         self._connections = connections(_hello(decoder, limits, pid))
@@ -125,6 +126,7 @@ class EngineService:
         """Listen and run until `stop`; returns the exit code. Raises ConfigError before listening."""
         self._connections.open()
         log.info("engine_ready")
+        self._manager.ready("serving")
         exit_code = EXIT_DEVICE_LOST
         try:
             self._run()
@@ -150,6 +152,7 @@ class EngineService:
         while True:
             for arrival in self._connections.receive(self._patience_s()):
                 self._handle(arrival)
+            self._manager.alive()
             if self._drain_until is not None and (
                 self._loop.is_idle or self._clock() >= self._drain_until
             ):
@@ -161,8 +164,10 @@ class EngineService:
 
     def _patience_s(self) -> float | None:
         """How long to wait for an arrival: not at all while there is work."""
-        is_idle = self._loop.is_idle and self._drain_until is None
-        return self._auditor.wait_s() if is_idle else 0.0
+        if not self._loop.is_idle or self._drain_until is not None:
+            return 0.0
+        waits = (self._auditor.wait_s(), self._manager.feed_every_s)
+        return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def _audit(self) -> None:
         """Idle time is the audit's; its pages are the requests' when they get scarce."""
@@ -180,6 +185,7 @@ class EngineService:
             self._loop.disconnect(arrival.connection)
         elif self._drain_until is None:
             log.info("engine_draining", extra={"drain_s": self._drain_s})
+            self._manager.stopping("draining", within_s=self._drain_s + FLUSH_S + SAVE_S + MARGIN_S)
             self._drain_until = self._clock() + self._drain_s
             self._connections.stop_listening()
             self._loop.refuse_waiting()
@@ -214,6 +220,16 @@ class EngineService:
 
     def _put(self, connection: int, frame: Frame) -> None:
         self._outbox.setdefault(connection, bytearray()).extend(encode(frame))
+
+
+def _new_index(limits: EngineLimits, *, disk_slots: int) -> PrefixIndex:
+    return PrefixIndex(
+        page_size=limits.page_size,
+        pages=limits.pages,
+        pin_pages_max=limits.pin_pages_max,
+        host_slots=limits.host_slots,
+        disk_slots=disk_slots,
+    )
 
 
 def _hello(decoder: Decoder, limits: EngineLimits, pid: int) -> Hello:

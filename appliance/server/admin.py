@@ -29,6 +29,7 @@ from appliance.server.conversation_answers import explanation_fields
 from appliance.server.failures import error_response, internal_error, log_bug
 from appliance.server.prompt_admin import add_prompt_routes
 from appliance.server.services import SERVICES, Services
+from appliance.server.status_admin import server_status
 from appliance.unix_socket import bind_unix_socket
 
 log = logging.getLogger("appliance.server")
@@ -64,6 +65,7 @@ def create_admin_app(services: Services, keys: Keys) -> web.Application:
     app = web.Application(middlewares=[_frame])
     app[SERVICES] = services
     app[_KEYS] = keys
+    app.router.add_get("/status", server_status)
     app.router.add_get("/cache/stats", _stats)
     app.router.add_get(_CONVERSATION, _explain)
     app.router.add_put(_CONVERSATION + "/pin", _pin)

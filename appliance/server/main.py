@@ -37,8 +37,10 @@ from appliance.server.auth import Keys
 from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
+from appliance.server.service_status import heard_by
 from appliance.server.services import Services
 from appliance.server.storage import Storage, storing
+from appliance.service_manager import ServiceManager
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
@@ -51,16 +53,20 @@ log = logging.getLogger("appliance.server")
 PROMPTS_DIR = Path(__file__).parents[2] / "prompts"
 """The characters that the first start publishes."""
 
+LISTEN_BACKLOG = 1024
+"""Connections that wait to be taken, for the moment between two servers on one socket."""
+
 CUT_WAIT_S = 1.5
 POOL_CLOSE_S = 2.0
+STOP_MARGIN_S = 5.0
 
 
-def run(config: Config, listen_fd: int | None) -> int:
+def run(config: Config, listen_fd: int | None, manager: ServiceManager) -> int:
     """Serve until a signal; returns the exit code.
 
     `listen_fd` is an inherited listening socket; without one, `server.host` and `server.port` are
-    bound. Raises ConfigError, ModelError, DatabaseError, or JournalHeld when another server has the
-    data folder.
+    bound. `manager` hears when chats can be answered. Raises ConfigError, ModelError, DatabaseError, or
+    JournalHeld when another server has the data folder.
     """
     keys = Keys.from_config(config.server)
     if config.database.url is None:
@@ -73,7 +79,7 @@ def run(config: Config, listen_fd: int | None) -> int:
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
         log.warning("slow_http_parser", extra={"cause": "aiohttp was installed without its C code"})
     with _listening(config, listen_fd) as listening:
-        return uvloop.run(_serve(config, keys, text, listening))
+        return uvloop.run(_serve(config, keys, text, listening, manager))
 
 
 async def _serve(
@@ -81,6 +87,7 @@ async def _serve(
     keys: Keys,
     text: ModelText,
     listening: socket.socket,
+    manager: ServiceManager,
 ) -> int:
     drain = Drain()
     hurry = asyncio.Event()
@@ -96,14 +103,16 @@ async def _serve(
         runner = create_runner(services, keys)
         await runner.setup()
         try:
-            site = web.SockSite(runner, listening)
+            site = web.SockSite(runner, listening, backlog=LISTEN_BACKLOG)
             await site.start()
             log.info("server_started", extra={"port": listening.getsockname()[1]})
-            async with serving_admin(services, keys):
-                await _until_drain(drain, migrating)
-            await site.stop()
-            log.info("server_draining", extra={"streams": services.streams.running})
-            await _finish_streams(services, hurry, config.server.drain_s)
+            async with heard_by(manager, services.readiness):
+                async with serving_admin(services, keys):
+                    await _until_drain(drain, migrating)
+                manager.stopping("draining", within_s=_stop_s(config))
+                await site.stop()
+                log.info("server_draining", extra={"streams": services.streams.running})
+                await _finish_streams(services, hurry, config.server.drain_s)
         finally:
             drain.cut()
             migrating.cancel()
@@ -112,6 +121,12 @@ async def _serve(
             await services.turns.close()
     log.info("server_stopped")
     return 0
+
+
+def _stop_s(config: Config) -> float:
+    """The longest that an orderly end takes: streams drain, then finished turns are still stored."""
+    waits_s = CUT_WAIT_S + POOL_CLOSE_S + STOP_MARGIN_S
+    return config.server.drain_s + config.database.write_retry_s + waits_s
 
 
 def _on_signals(drain: Drain, hurry: asyncio.Event) -> None:

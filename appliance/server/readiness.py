@@ -33,6 +33,11 @@ class Readiness:
         self._drain = drain
         self.schema_ready = False
 
+    @property
+    def draining(self) -> bool:
+        """Whether the server is on its way to its end."""
+        return self._drain.draining
+
     def require_schema(self) -> None:
         """Raise StorageUnavailable until the database has been brought up to date."""
         if not self.schema_ready:
@@ -41,7 +46,7 @@ class Readiness:
     async def reasons(self) -> list[Reason]:
         """Empty when chats can be answered and stored, be it in the journal."""
         reasons = []
-        if self._drain.draining:
+        if self.draining:
             reasons.append(Reason(part="server", message="The server is shutting down"))
         if not self._engine.ready:
             reasons.append(Reason(part="engine", message="The model is loading"))

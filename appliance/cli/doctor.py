@@ -1,0 +1,142 @@
+"""`appliance doctor`: the usual faults of a box by name, each with the command that mends it.
+
+Owns the options, the order of the checks and what is printed. Never: mends or starts anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+
+if TYPE_CHECKING:
+    from appliance.cli.doctor_subject import Fault, Subject
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+INSTALLED_CONFIG = Path("/etc/appliance/appliance.toml")
+
+
+def add_doctor(commands: Subparsers) -> None:
+    """The command's options."""
+    parser = commands.add_parser(
+        "doctor", help="find the usual faults of a box, and what mends them"
+    )
+    parser.add_argument(
+        "--config", type=Path, default=INSTALLED_CONFIG, help=f"default: {INSTALLED_CONFIG}"
+    )
+    parser.add_argument("--user", default=None, help="the services' user (default: appliance)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Look, print, and give the exit code: 1 when there is a fault."""
+    from appliance.cli.plain_text import as_json
+
+    found = list(faults_of(options.config, options.user))
+    if options.json:
+        told = [{"name": fault.name, "what": fault.what, "mend": fault.mend} for fault in found]
+        print(as_json({"healthy": not found, "faults": told}))
+    else:
+        for fault in found:
+            print(f"{fault.name}\n    {fault.what}\n    mend: {fault.mend}")
+        print(f"{len(found)} found" if found else "no fault found")
+    return EXIT_FOUND_WRONG if found else 0
+
+
+def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
+    """Every fault that is found; without a readable configuration that one alone."""
+    from appliance.cli.doctor_subject import Fault
+    from appliance.cli.system_files import USER
+    from appliance.config import load_config
+    from appliance.errors import ConfigError
+    from appliance.file_access import myself, user
+
+    is_installed = config_path == INSTALLED_CONFIG
+    if not config_path.is_file():
+        yield Fault(
+            name="config-missing",
+            what=f"{config_path} does not exist",
+            mend="appliance system install --model /srv/models/NAME --execute",
+        )
+        return
+    try:
+        config = load_config(config_path)
+    except ConfigError as error:
+        yield Fault(name="config-wrong", what=error.message, mend=f"edit {config_path}")
+        return
+    who = myself() if user_name is None and not is_installed else user(user_name or USER)
+    if who is None:
+        yield Fault(
+            name="user-missing",
+            what=f"there is no user {user_name or USER}, under which the services run",
+            mend="systemd-sysusers /etc/sysusers.d/appliance.conf",
+        )
+        return
+    try:
+        subject = _subject(config_path, config, who, is_installed)
+    except ConfigError as error:
+        yield Fault(
+            name="program-not-reachable",
+            what=error.message,
+            mend="install the program into /opt/appliance, and run `appliance system install` from there",
+        )
+        return
+    for check in checks():
+        yield from check(subject)
+
+
+def checks() -> tuple[Callable[[Subject], Iterator[Fault]], ...]:
+    """In the order in which a person would mend what they find."""
+    from appliance.cli import doctor_database, doctor_files, doctor_system
+
+    return (
+        doctor_files.settings_faults,
+        doctor_files.secret_faults,
+        doctor_system.user_faults,
+        doctor_system.clock_faults,
+        doctor_files.folder_faults,
+        doctor_system.disk_faults,
+        doctor_files.model_faults,
+        doctor_system.gpu_faults,
+        doctor_system.memory_faults,
+        doctor_system.limit_faults,
+        doctor_database.database_faults,
+        doctor_files.socket_faults,
+        doctor_files.port_faults,
+        doctor_system.service_faults,
+    )
+
+
+def _subject(config_path: Path, config: object, who: object, is_installed: bool) -> Subject:
+    import pwd
+
+    from appliance.cli.doctor_subject import Subject, look_at_machine
+    from appliance.cli.system import SOURCES
+    from appliance.cli.system_files import CREDENTIALS
+    from appliance.cli.system_steps import install_steps
+    from appliance.config import Config
+    from appliance.file_access import Who
+
+    assert isinstance(config, Config)
+    assert isinstance(who, Who)
+    try:
+        home: Path | None = Path(pwd.getpwuid(who.uid).pw_dir)
+    except KeyError:
+        home = None
+    differing: tuple[str, ...] = ()
+    if is_installed:
+        steps = install_steps(Path("/"), SOURCES, model=None, name=None, start=False)
+        differing = tuple(map(str, steps))
+    return Subject(
+        config_path=config_path,
+        config=config,
+        who=who,
+        home=home,
+        machine=look_at_machine(),
+        credentials=CREDENTIALS if is_installed else None,
+        differing=differing,
+    )

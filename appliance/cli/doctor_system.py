@@ -1,0 +1,178 @@
+"""Faults of the machine under an appliance: user, clock, disk, memory, limits, GPU, services.
+
+Pure, but for the free space of a disk and the times of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import appliance
+from appliance.cli.doctor_subject import GPU_CONTROL, Fault, Subject
+from appliance.cli.plain_text import size
+from appliance.config import GIB, engine_configs
+from appliance.file_access import READ, WRITE, stopped_at, told
+
+DISK_FREE_BYTES_MIN = GIB
+"""Less, and PostgreSQL may soon take no write."""
+
+CLOCK_SLACK_S = 3600.0
+SERVER_FILES = 128
+"""Descriptors of the server that are no stream's: logs, sockets, the database, modules."""
+
+
+def user_faults(subject: Subject) -> Iterator[Fault]:
+    """The services' user has a home it can use, or libraries write to `/` and fail there."""
+    home = subject.home
+    if home is None or not home.is_dir():
+        yield Fault(
+            name="home-missing",
+            what=f"the home of {subject.who.name} ({home or 'not set'}) is no folder",
+            mend="systemd-tmpfiles --create appliance.conf, or usermod -d "
+            f"{subject.config.paths.data_dir} {subject.who.name}",
+        )
+
+
+def clock_faults(subject: Subject) -> Iterator[Fault]:
+    """A clock that runs behind what was already written: keys of journals and backups are times."""
+    now = subject.machine.now_s
+    for path in (Path(appliance.__file__), subject.config_path, subject.config.paths.data_dir):
+        written = path.stat().st_mtime if path.exists() else now
+        if written > now + CLOCK_SLACK_S:
+            yield Fault(
+                name="clock-behind",
+                what=f"the clock is {(written - now) / 3600:.0f} hours behind the last change of {path}",
+                mend="timedatectl set-ntp true (and look at timedatectl status)",
+            )
+            return
+
+
+def disk_faults(subject: Subject) -> Iterator[Fault]:
+    """Room for chats, and for the disk tier on top of what it has already."""
+    folder = subject.config.paths.data_dir
+    if not folder.is_dir():
+        return
+    disk = os.statvfs(folder)
+    if disk.f_flag & os.ST_RDONLY:
+        yield Fault(
+            name="disk-read-only",
+            what=f"{folder} is on a file system that takes no writes",
+            mend=f"mount -o remount,rw $(findmnt -n -o TARGET --target {folder}); see dmesg for why",
+        )
+        return
+    free = disk.f_bavail * disk.f_frsize
+    own = engine_configs(subject.config)
+    wanted = sum(engine.engine.disk_cache_bytes for engine in own)
+    held = sum(_size(engine.paths.kv_slots) for engine in own)
+    if free < DISK_FREE_BYTES_MIN:
+        yield Fault(
+            name="disk-full",
+            what=f"{folder}: {size(free)} free, and {size(DISK_FREE_BYTES_MIN)} is little already",
+            mend=f"du -xhd2 {folder} | sort -h | tail; free some, or lower engine.disk_cache_bytes",
+        )
+    elif wanted - held > free - DISK_FREE_BYTES_MIN:
+        yield Fault(
+            name="disk-cache-too-large",
+            what=f"engine.disk_cache_bytes: {size(wanted)} are to be on a disk with {size(free)} free",
+            mend=f"lower engine.disk_cache_bytes in {subject.config_path}",
+        )
+
+
+def memory_faults(subject: Subject) -> Iterator[Fault]:
+    """Caches that do not fit into memory, by themselves or because huge pages are set aside."""
+    machine = subject.machine
+    own = engine_configs(subject.config)
+    on_cpu = [engine for engine in own if not _may_use_gpu(engine.engine.device, subject)]
+    wanted = sum(engine.engine.host_cache_bytes for engine in own)
+    wanted += sum(engine.engine.kv_cache_bytes for engine in on_cpu)
+    if wanted > machine.memory_total_bytes:
+        yield Fault(
+            name="memory-short",
+            what=f"engine.kv_cache_bytes and host_cache_bytes ask for {size(wanted)}, "
+            f"this machine has {size(machine.memory_total_bytes)}",
+            mend=f"lower engine.kv_cache_bytes in {subject.config_path}",
+        )
+    elif wanted > machine.memory_total_bytes - machine.huge_pages_bytes:
+        yield Fault(
+            name="huge-pages-hold-memory",
+            what=f"{size(machine.huge_pages_bytes)} are set aside as huge pages, which no cache uses: "
+            f"{size(wanted)} do not fit beside them",
+            mend="sysctl vm.nr_hugepages=0 (and in /etc/sysctl.d)",
+        )
+
+
+def limit_faults(subject: Subject) -> Iterator[Fault]:
+    """Limits of the service manager below what the settings allow."""
+    machine, server = subject.machine, subject.config.server
+    needed = server.streams_max + subject.config.database.pool_max + SERVER_FILES
+    if machine.open_files_max < needed:
+        yield Fault(
+            name="open-files-low",
+            what=f"server.streams_max {server.streams_max} needs {needed} open files, the limit is "
+            f"{machine.open_files_max}",
+            mend="systemctl edit appliance-server.service: [Service] LimitNOFILE=65536",
+        )
+    host_cache = subject.config.engine.host_cache_bytes
+    if machine.gpu_nodes and host_cache > machine.locked_bytes_max:
+        yield Fault(
+            name="locked-memory-low",
+            what=f"engine.host_cache_bytes: {size(host_cache)} are to be locked, the limit is "
+            f"{size(machine.locked_bytes_max)}",
+            mend="systemctl edit appliance-engine@.service: [Service] LimitMEMLOCK=infinity",
+        )
+
+
+def gpu_faults(subject: Subject) -> Iterator[Fault]:
+    """A GPU that is asked for: its driver is there, and the service may open its nodes."""
+    asked = [own.engine.device for own in engine_configs(subject.config)]
+    if not any(device.startswith("cuda") for device in asked):
+        return
+    nodes = subject.machine.gpu_nodes
+    if GPU_CONTROL not in nodes:
+        yield Fault(
+            name="driver-missing",
+            what=f"engine.device asks for {', '.join(asked)}, and there is no {GPU_CONTROL}",
+            mend='nvidia-smi (install the driver where it fails), or set engine.device = "cpu"',
+        )
+        return
+    for node in nodes:
+        stopped = stopped_at(node, subject.who, READ | WRITE) if node.is_char_device() else None
+        if stopped is not None:
+            yield Fault(
+                name="gpu-not-accessible",
+                what=told(node, stopped, subject.who),
+                mend="systemctl edit appliance-engine@.service: [Service] SupplementaryGroups="
+                f"{node.group()}",
+            )
+            return
+
+
+def service_faults(subject: Subject) -> Iterator[Fault]:
+    """Services that failed, and installed files that are not as they were installed."""
+    for unit, state in sorted(subject.machine.services.items()):
+        if state == "failed":
+            yield Fault(
+                name="service-failed",
+                what=f"{unit} has failed",
+                mend=f"journalctl -b -u {unit} -n 20, then systemctl restart {unit}",
+            )
+    if subject.differing:
+        yield Fault(
+            name="units-differ",
+            what=f"{len(subject.differing)} installed files differ from what the settings ask for: "
+            f"{subject.differing[0]}",
+            mend="appliance system install --execute, then systemctl restart appliance.target",
+        )
+
+
+def _may_use_gpu(device: str, subject: Subject) -> bool:
+    return device != "cpu" and GPU_CONTROL in subject.machine.gpu_nodes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

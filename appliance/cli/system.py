@@ -1,0 +1,97 @@
+"""`appliance system`: install, check and uninstall the appliance as services of this box.
+
+Owns the options and what is printed. A dry run unless told to act.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.errors import ConfigError
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+SOURCES = Path(__file__).parents[2] / "systemd"
+"""The units, the user and the folders, as they are installed."""
+
+
+def add_system(commands: Subparsers) -> None:
+    """The command and its subcommands, with `system_command` as the name that was chosen."""
+    parser = commands.add_parser("system", help="install the appliance as services of this box")
+    chosen = parser.add_subparsers(dest="system_command", required=True, metavar="COMMAND")
+    install = chosen.add_parser("install", help="say what would be made; with --execute make it")
+    install.add_argument("--model", type=Path, default=None, help="a model directory")
+    install.add_argument("--name", default=None, help="what clients call the model")
+    install.add_argument("--start", action="store_true", help="start everything at the end")
+    check = chosen.add_parser("check", help="whether all is as it was installed (exit code 1: no)")
+    uninstall = chosen.add_parser("uninstall", help="take services and program links away")
+    uninstall.add_argument(
+        "--delete",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="also delete this folder and all in it: /var/lib/appliance (the chats), "
+        "/var/cache/appliance, /var/backups/appliance, /etc/appliance (settings and secrets)",
+    )
+    for command in (install, check, uninstall):
+        command.add_argument(
+            "--root", type=Path, default=Path("/"), help="a tree that another system will boot"
+        )
+    for command in (install, uninstall):
+        command.add_argument("--execute", action="store_true", help="do it; without: only say it")
+
+
+def run_system(options: argparse.Namespace) -> int:
+    """Run the chosen subcommand; returns the exit code. Raises ConfigError."""
+    from appliance.cli.system_steps import install_steps, uninstall_steps
+
+    root = options.root.absolute()
+    if options.system_command == "uninstall":
+        return _act(root, uninstall_steps(root, options.delete), options.execute)
+    if options.system_command == "check":
+        return _check(root)
+    steps = install_steps(
+        root, SOURCES, model=options.model, name=options.name, start=options.start
+    )
+    return _act(root, steps, options.execute)
+
+
+def _check(root: Path) -> int:
+    from appliance.cli.system_apply import below
+    from appliance.cli.system_files import CONFIG
+    from appliance.cli.system_steps import install_steps
+
+    if not below(root, CONFIG).exists():
+        print(f"not installed: {CONFIG} is missing (appliance system install)")
+        return EXIT_FOUND_WRONG
+    steps = install_steps(root, SOURCES, model=None, name=None, start=False)
+    for step in steps:
+        print(step)
+    print(
+        "appliance system install --execute would mend it" if steps else "installed as it should be"
+    )
+    return EXIT_FOUND_WRONG if steps else 0
+
+
+def _act(root: Path, steps: Sequence[object], execute: bool) -> int:
+    from appliance.cli.system_apply import ROOT, carry_out
+
+    if not steps:
+        print("nothing to do")
+        return 0
+    if execute and root == ROOT and os.geteuid() != 0:
+        raise ConfigError("only root can change services; without --execute nothing is changed")
+    for step in steps:
+        print(step, flush=True)
+        if execute:
+            carry_out(root, step)  # type: ignore[arg-type]
+    if not execute:
+        print("nothing was changed: say --execute to do it", file=sys.stderr)
+    return 0

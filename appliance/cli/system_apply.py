@@ -1,0 +1,142 @@
+"""Looks at the system and carries out steps, below a root folder. Never: decides which.
+
+With another root than `/` (a tree that becomes a package or an image) nothing outside it is touched and
+no program runs: users, folders and services are then made by the system that boots it.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from appliance.cli.system_files import Link, Wanted
+from appliance.cli.system_plan import Command, Found, Own, Remove, Step, Write
+from appliance.errors import ConfigError
+
+ROOT = Path("/")
+COMMAND_TIMEOUT_S = 900.0
+DROP_INS = ("listen.conf", "network.conf", "gpu.conf")
+"""Of `system_files.py`; others (`systemctl edit` makes override.conf) are the operator's own."""
+
+UNIT_PATTERNS = ("appliance*.service", "appliance*.socket", "appliance*.timer", "appliance*.target")
+
+
+def look(root: Path, wanted: Iterable[Wanted]) -> Mapping[Path, Found]:
+    """What lies at the paths of `wanted`, where something lies."""
+    found: dict[Path, Found] = {}
+    for item in wanted:
+        path = below(root, item.path)
+        if path.is_symlink():
+            found[item.path] = Found(target=Path(os.readlink(path)))
+        elif path.is_file():
+            status = path.stat()
+            found[item.path] = Found(
+                text=path.read_text(encoding="utf-8", errors="replace"),
+                mode=stat.S_IMODE(status.st_mode),
+                owner=f"{_user(status.st_uid)}:{_group(status.st_gid)}" if root == ROOT else None,
+            )
+    return found
+
+
+def installed_units(root: Path, units: Path) -> set[Path]:
+    """Every unit, drop-in and link that an installation made in the folder `units`."""
+    folder = below(root, units)
+    found = {path for pattern in UNIT_PATTERNS for path in folder.glob(pattern)}
+    found |= {path for name in DROP_INS for path in folder.glob(f"appliance*.d/{name}")}
+    found |= {path for pattern in UNIT_PATTERNS for path in folder.glob(f"*.wants/{pattern}")}
+    return {ROOT / path.relative_to(root) for path in found if path.is_file() or path.is_symlink()}
+
+
+def carry_out(root: Path, step: Step) -> None:
+    """Do one step. Raises OSError, or ConfigError with a program's own words when it fails."""
+    if isinstance(step, Command):
+        if root == ROOT:
+            run(step.words)
+    elif isinstance(step, Remove):
+        _remove(root, step)
+    elif isinstance(step, Own):
+        _own(root, step)
+    else:
+        _write(root, step)
+
+
+def run(words: tuple[str, ...]) -> str:
+    """A system program's output. Raises ConfigError when it is missing or fails."""
+    try:
+        ended = subprocess.run(
+            words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{words[0]}: no such program: this needs systemd 247 or newer"
+        ) from error
+    if ended.returncode != 0:
+        said = (ended.stderr or ended.stdout).strip()
+        raise ConfigError(f"{' '.join(words)}: {said or f'exit status {ended.returncode}'}")
+    return ended.stdout
+
+
+def below(root: Path, path: Path) -> Path:
+    """An absolute path inside `root`."""
+    return root / path.relative_to("/")
+
+
+def _write(root: Path, step: Write) -> None:
+    path = below(root, step.wanted.path)
+    # Only the folders above a file; data folders are made by systemd-tmpfiles with their owners.
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    if isinstance(step.wanted, Link):
+        new.symlink_to(step.wanted.target)
+    else:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(step.wanted.text)
+            file.flush()
+            os.fsync(descriptor)
+        _own_path(root, new, step.wanted.owner.value, step.wanted.mode)
+    new.replace(path)
+
+
+def _own(root: Path, step: Own) -> None:
+    wanted = step.wanted
+    _own_path(root, below(root, wanted.path), wanted.owner.value, wanted.mode)
+
+
+def _own_path(root: Path, path: Path, owner: str, mode: int) -> None:
+    if root == ROOT:
+        user, _, group = owner.partition(":")
+        os.chown(path, pwd.getpwnam(user).pw_uid, grp.getgrnam(group).gr_gid)
+    path.chmod(mode)
+
+
+def _remove(root: Path, step: Remove) -> None:
+    path = below(root, step.path)
+    if step.is_tree:
+        if path.exists():
+            shutil.rmtree(path)
+        return
+    path.unlink(missing_ok=True)
+    if path.parent.name.startswith("appliance") and not any(path.parent.iterdir()):
+        path.parent.rmdir()
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

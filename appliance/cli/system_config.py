@@ -1,0 +1,79 @@
+"""The text of `/etc/appliance/appliance.toml`: every setting, with its default and what it means.
+
+Names and defaults come from `config.py`, meanings from the table in docs/settings.md, so that nothing is
+written twice. Pure, but for reading that table.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from appliance.config import Config
+
+SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
+LINE_LETTERS = 110
+
+_INTERNAL = frozenset({"paths.engine_name"})
+"""What `engine_configs` sets, and no file."""
+
+HEAD = """\
+# The settings of every process of this box. A line that begins with # and a name shows the default: take
+# the # away to change it. A setting that is misspelt or out of range is refused by name.
+# After a change: appliance doctor, then systemctl restart appliance.target.
+# Keys and passwords belong into /etc/appliance/credentials (docs/operating.md), not here.
+"""
+
+
+def config_text(values: Mapping[str, str], meanings: Mapping[str, str]) -> str:
+    """The file. `values` are written as set, by name (`model.path`); all else is shown as default."""
+    lines = [HEAD.rstrip()]
+    for section in msgspec.structs.fields(Config):
+        lines += ["", f"[{section.name}]"]
+        assert isinstance(section.type, type)
+        for field in msgspec.structs.fields(section.type):
+            name = f"{section.name}.{field.name}"
+            if name not in _INTERNAL:
+                lines += _setting(field, values.get(name), meanings.get(name))
+    return "\n".join(lines) + "\n"
+
+
+def read_meanings(table: Path = SETTINGS_DOC) -> dict[str, str]:
+    """What each setting means, from the rows of the table; empty where there is no such document."""
+    if not table.is_file():
+        return {}
+    found: dict[str, str] = {}
+    for row in table.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in row.strip().strip("|").split(" | ")]
+        if row.startswith("| `") and len(cells) >= 3:
+            meaning = _plain(" | ".join(cells[2:]))
+            for name in re.findall(r"`([a-z_]+\.[a-z_0-9]+)`", cells[0]):
+                found.setdefault(name, meaning)
+    return found
+
+
+def _setting(
+    field: msgspec.structs.FieldInfo, value: str | None, meaning: str | None
+) -> Iterator[str]:
+    if meaning is not None:
+        yield from textwrap.wrap(meaning, LINE_LETTERS, initial_indent="# ", subsequent_indent="# ")
+    if value is not None:
+        yield f"{field.name} = {_toml(value)}"
+    elif field.default is msgspec.NODEFAULT or field.default is None:
+        yield f"#{field.name} ="
+    else:
+        yield f"#{field.name} = {_toml(field.default)}"
+
+
+def _toml(value: object) -> str:
+    # A JSON string, number, boolean or list of them is also a TOML one.
+    return msgspec.json.encode(value).decode()
+
+
+def _plain(markdown: str) -> str:
+    """Without links' targets and code marks: the file is read in an editor."""
+    return re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", markdown).replace("`", "")

@@ -1,0 +1,161 @@
+"""Which files an installed appliance consists of, as data. Pure; writes nothing and asks nobody.
+
+Units, users and folders are the files of `systemd/`; what depends on the configuration (address, network,
+GPUs, how many engines) is in drop-ins and links beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from appliance.config import Config, engine_configs
+from appliance.server.auth import is_loopback
+
+USER = "appliance"
+UNITS = Path("/etc/systemd/system")
+CONFIG = Path("/etc/appliance/appliance.toml")
+CREDENTIALS = Path("/etc/appliance/credentials")
+STATE = Path("/var/lib/appliance")
+CACHE = Path("/var/cache/appliance")
+RUN = Path("/run/appliance")
+BACKUPS = Path("/var/backups/appliance")
+PROGRAM = Path("/opt/appliance/current")
+COMMAND = Path("/usr/local/bin/appliance")
+
+POSTGRES_UNIT = "appliance-postgres.service"
+_BACKUP = "appliance-db-backup"
+
+
+class Owner(Enum):
+    """Who a file belongs to: root, or root and the appliance's group, which may read it."""
+
+    ROOT = "root:root"
+    GROUP = f"root:{USER}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file that is to be there. `is_kept`: written once, then the operator's own."""
+
+    path: Path
+    text: str
+    mode: int = 0o644
+    owner: Owner = Owner.ROOT
+    is_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A symbolic link that is to be there."""
+
+    path: Path
+    target: Path
+
+
+Wanted = File | Link
+
+
+def account_files(sources: Mapping[str, str]) -> tuple[Wanted, ...]:
+    """What says which user and folders there are; `sources`: the text of systemd/ by relative name."""
+    return tuple(
+        File(path=Path("/etc") / name, text=text)
+        for name, text in sorted(sources.items())
+        if name.startswith(("sysusers.d/", "tmpfiles.d/"))
+    )
+
+
+def program_files(prefix: Path, config_toml: str) -> tuple[Wanted, ...]:
+    """The configuration, and where the installed program in `prefix` (its environment) is found."""
+    return (
+        File(path=CONFIG, text=config_toml, mode=0o640, owner=Owner.GROUP, is_kept=True),
+        Link(path=PROGRAM, target=prefix),
+        Link(path=COMMAND, target=PROGRAM / "bin" / "appliance"),
+    )
+
+
+def unit_files(sources: Mapping[str, str], config: Config, *, has_gpu: bool) -> tuple[Wanted, ...]:
+    """The units, what the configuration makes of them, and which of them start with the box."""
+    own_postgres = config.database.url is None
+    units = {
+        name: text
+        for name, text in sorted(sources.items())
+        if "/" not in name and (own_postgres or not name.startswith((POSTGRES_UNIT, _BACKUP)))
+    }
+    files = [File(path=UNITS / name, text=text) for name, text in units.items()]
+    files.append(_listen(config))
+    if not own_postgres and not _is_unix(config.database.url or ""):
+        files += [
+            _network(name)
+            for name in ("server", "db-status")
+            if f"appliance-{name}.service" in units
+        ]
+    if has_gpu and any(own.engine.device != "cpu" for own in engine_configs(config)):
+        files.append(_gpu())
+    return (*files, *_started(units, config))
+
+
+def _started(units: Mapping[str, str], config: Config) -> list[Link]:
+    """What `systemctl enable` would link."""
+    wants = UNITS / "appliance.target.wants"
+    names = ["appliance-server.socket", "appliance-server.service"]
+    names += [name for name in units if name == POSTGRES_UNIT or name.endswith(".timer")]
+    links = [Link(path=wants / name, target=UNITS / name) for name in names]
+    links += [
+        Link(
+            path=wants / f"appliance-engine@{number}.service",
+            target=UNITS / "appliance-engine@.service",
+        )
+        for number in range(len(engine_configs(config)))
+    ]
+    boot = UNITS / "multi-user.target.wants"
+    return [*links, Link(path=boot / "appliance.target", target=UNITS / "appliance.target")]
+
+
+def _listen(config: Config) -> File:
+    host, port = config.server.host, config.server.port
+    shown = f"[{host}]" if ":" in host else host
+    lines = ["[Socket]", "ListenStream=", f"ListenStream={shown}:{port}"]
+    if not is_loopback(host):
+        # Keys are required there (server.api_keys); who else may connect is a firewall's business.
+        lines += ["FreeBind=yes", "IPAddressDeny=", "IPAddressAllow="]
+    return _drop_in("appliance-server.socket", "listen", "server.host and server.port", lines)
+
+
+def _network(name: str) -> File:
+    lines = [
+        "[Service]",
+        "PrivateNetwork=no",
+        "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
+        "IPAddressDeny=",
+    ]
+    return _drop_in(f"appliance-{name}.service", "network", "database.url on the network", lines)
+
+
+def _gpu() -> File:
+    lines = [
+        "[Service]",
+        "PrivateDevices=no",
+        *(f"DeviceAllow={node} rw" for node in GPU_NODES),
+        "LimitMEMLOCK=infinity",
+    ]
+    return _drop_in("appliance-engine@.service", "gpu", "a GPU", lines)
+
+
+GPU_NODES = ("char-nvidia", "char-nvidia-frontend", "char-nvidia-uvm", "char-nvidia-caps")
+"""The driver's names in /proc/devices; which there are depends on its version."""
+
+
+def _drop_in(unit: str, name: str, cause: str, lines: list[str]) -> File:
+    head = f"# Written by `appliance system install` for {cause}; changes here are lost."
+    return File(path=UNITS / f"{unit}.d" / f"{name}.conf", text="\n".join([head, *lines]) + "\n")
+
+
+def _is_unix(url: str) -> bool:
+    """Whether a database's address is a unix socket: no host, or one that is a folder."""
+    parts = urlsplit(url)
+    hosts = parse_qs(parts.query).get("host", [parts.hostname or "/"])
+    return all(host.startswith("/") for host in hosts)

@@ -1,0 +1,135 @@
+"""Gathers what `appliance system` decides from, and lets `system_plan.py` decide. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import appliance
+from appliance.cli.system_apply import ROOT, below, installed_units, look
+from appliance.cli.system_config import config_text, read_meanings
+from appliance.cli.system_files import (
+    BACKUPS,
+    CACHE,
+    COMMAND,
+    CONFIG,
+    CREDENTIALS,
+    PROGRAM,
+    RUN,
+    STATE,
+    UNITS,
+    USER,
+    account_files,
+    program_files,
+    unit_files,
+)
+from appliance.cli.system_plan import Step, plan_install, plan_uninstall
+from appliance.config import Config, load_config, parse_config
+from appliance.errors import ConfigError
+from appliance.file_access import ENTER, READ, Who, advice, stopped_at, told, user
+
+FOLDERS = (RUN, STATE, CACHE, BACKUPS, CREDENTIALS)
+DELETABLE = (STATE, CACHE, BACKUPS, CONFIG.parent)
+GPU_CONTROL = Path("/dev/nvidiactl")
+NOT_YET_MADE = Who(name=f"the user {USER}", uid=-1, gids=frozenset())
+"""The service's user before it exists: it may what everybody may."""
+
+
+def install_steps(
+    root: Path, sources: Path, *, model: Path | None, name: str | None, start: bool
+) -> tuple[Step, ...]:
+    """The steps to an installed appliance; none when there is nothing left to do.
+
+    Raises ConfigError when the configuration that is there is wrong, or the service's user could not
+    reach the program.
+    """
+    texts = _texts(sources)
+    toml = _config_toml(root, model, name)
+    config = _config(root, toml)
+    prefix = Path(sys.prefix)
+    if root == ROOT:
+        _check_reach(prefix)
+    accounts = account_files(texts)
+    has_gpu = GPU_CONTROL.exists()
+    files = (*program_files(prefix, toml), *unit_files(texts, config, has_gpu=has_gpu))
+    wanted = {item.path for item in files}
+    return plan_install(
+        accounts,
+        files,
+        look(root, (*accounts, *files)),
+        installed_units(root, UNITS) - wanted,
+        has_user=root != ROOT or user(USER) is not None,
+        folders_missing=[f for f in FOLDERS if root == ROOT and not f.is_dir()],
+        start=start,
+    )
+
+
+def uninstall_steps(root: Path, delete: Iterable[Path]) -> tuple[Step, ...]:
+    """The steps that take it away. Raises ConfigError for a folder that is not the appliance's."""
+    folders = [folder.absolute() for folder in delete]
+    for folder in folders:
+        if folder not in DELETABLE:
+            known = ", ".join(map(str, DELETABLE))
+            raise ConfigError(f"--delete {folder}: expected one of {known}")
+    others = (
+        COMMAND,
+        PROGRAM,
+        *(Path("/etc") / d / "appliance.conf" for d in ("sysusers.d", "tmpfiles.d")),
+    )
+    links = {path for path in others if os.path.lexists(below(root, path))}
+    units = installed_units(root, UNITS)
+    return plan_uninstall(
+        units | links,
+        [folder for folder in folders if below(root, folder).exists()],
+        is_running=root == ROOT and UNITS / "appliance.target" in units,
+    )
+
+
+def _texts(sources: Path) -> dict[str, str]:
+    found = {
+        str(path.relative_to(sources)): path.read_text(encoding="utf-8")
+        for path in sorted(sources.rglob("*"))
+        if path.is_file()
+    }
+    if not found:
+        raise ConfigError(f"{sources}: the units are missing; install from a checkout or a package")
+    return found
+
+
+def _config_toml(root: Path, model: Path | None, name: str | None) -> str:
+    """The text of the configuration for a first installation. Raises ConfigError."""
+    if below(root, CONFIG).exists():
+        if model is not None or name is not None:
+            raise ConfigError(f"{CONFIG} exists: change [model] there, not with --model and --name")
+        return below(root, CONFIG).read_text(encoding="utf-8")
+    if model is None:
+        raise ConfigError("say which model to serve: --model /srv/models/NAME (a model directory)")
+    values = {
+        "model.path": str(model.absolute()),
+        "model.name": name or model.name,
+        "paths.data_dir": str(STATE),
+        "paths.run_dir": str(RUN),
+    }
+    return config_text(values, read_meanings())
+
+
+def _config(root: Path, toml: str) -> Config:
+    if below(root, CONFIG).exists():
+        return load_config(below(root, CONFIG))
+    return parse_config(toml, base=CONFIG.parent)
+
+
+def _check_reach(prefix: Path) -> None:
+    """Raise ConfigError when the service's user cannot get at the program's files."""
+    who = user(USER) or NOT_YET_MADE
+    places: Sequence[Path] = (
+        prefix / "bin" / "appliance",
+        Path(sys.executable),
+        Path(appliance.__file__),
+    )
+    for place in places:
+        stopped = stopped_at(place, who, READ if place.suffix == ".py" else READ | ENTER)
+        if stopped is not None:
+            raise ConfigError(f"the program: {told(place, stopped, who)}; {advice(stopped)}")

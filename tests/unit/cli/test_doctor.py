@@ -1,0 +1,257 @@
+"""Twenty faults planted one by one into a healthy box: each is found by its name, and alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.cli.doctor import checks, faults_of
+from appliance.cli.doctor_subject import Machine, Subject
+from appliance.config import ApiKey, Config, ModelSource, Paths, ServerConfig, dump_config
+from appliance.dbops.binaries import find_binaries
+from appliance.file_access import Who
+from tests.model_fixtures import tiny_model, write_directory
+
+GIB = 1 << 30
+UID = 61003
+LOOPBACK = "127.61.0.3"
+"""Of loopback, and no other program's: ports of 127.0.0.1 come and go."""
+
+WHO = Who(name="appliance", uid=UID, gids=frozenset({UID}))
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files need root")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_directory(tmp_path_factory.mktemp("model"), tiny_model())
+
+
+@pytest.fixture
+def healthy(tmp_path: Path, model: Path) -> Subject:
+    """A box in which nothing is wrong; its files are real ones, their owner is another user."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    for name in ("state", "run", "home"):
+        (tmp_path / name).mkdir(mode=0o700)
+        os.chown(tmp_path / name, UID, UID)
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "model").chmod(0o755)
+    for file in (tmp_path / "model").iterdir():
+        file.chmod(0o644)
+    (tmp_path / "credentials").mkdir(mode=0o700)
+    config = Config(
+        model=ModelSource(path=tmp_path / "model", name="m"),
+        paths=Paths(data_dir=tmp_path / "state", run_dir=tmp_path / "run"),
+        server=ServerConfig(host=LOOPBACK),
+    )
+    path = tmp_path / "appliance.toml"
+    path.write_text(dump_config(config))
+    path.chmod(0o644)
+    machine = Machine(
+        now_s=time.time(),
+        memory_total_bytes=64 * GIB,
+        huge_pages_bytes=0,
+        gpu_nodes=(),
+        open_files_max=65536,
+        locked_bytes_max=GIB,
+        services={},
+    )
+    return Subject(
+        config_path=path,
+        config=config,
+        who=WHO,
+        home=tmp_path / "home",
+        machine=machine,
+        credentials=tmp_path / "credentials",
+    )
+
+
+def found(subject: Subject) -> list[str]:
+    return [fault.name for check in checks() for fault in check(subject)]
+
+
+def with_settings(subject: Subject, section: str, **values: object) -> Subject:
+    replaced = msgspec.structs.replace(getattr(subject.config, section), **values)
+    return replace(subject, config=msgspec.structs.replace(subject.config, **{section: replaced}))
+
+
+def with_machine(subject: Subject, **values: object) -> Subject:
+    return replace(subject, machine=replace(subject.machine, **values))  # type: ignore[arg-type]
+
+
+def chmod(name: str, mode: int) -> Callable[[Subject], Subject]:
+    def plant(subject: Subject) -> Subject:
+        (subject.config_path.parent / name).chmod(mode)
+        return subject
+
+    return plant
+
+
+def database_away(subject: Subject) -> Subject:
+    return with_settings(subject, "database", url="postgresql:///chat?host=/nowhere")
+
+
+def key_in_open_file(subject: Subject) -> Subject:
+    return with_settings(subject, "server", api_keys=(ApiKey(tenant="a", sha256="5e" * 32),))
+
+
+def open_secret(subject: Subject) -> Subject:
+    assert subject.credentials is not None
+    (subject.credentials / "database_url").write_text("postgresql://chat:secret@db/chat")
+    (subject.credentials / "database_url").chmod(0o644)
+    return subject
+
+
+def unknown_secret(subject: Subject) -> Subject:
+    assert subject.credentials is not None
+    (subject.credentials / "databaseurl").touch(mode=0o600)
+    return subject
+
+
+def wrong_secret(subject: Subject) -> Subject:
+    assert subject.credentials is not None
+    path = subject.credentials / "api_keys.toml"
+    path.touch(mode=0o600)
+    path.write_text("sk-secret")
+    return subject
+
+
+def damaged_model(subject: Subject) -> Subject:
+    (subject.config.model.path / "tokenizer.json").unlink()
+    return subject
+
+
+def wrong_owner(subject: Subject) -> Subject:
+    os.chown(subject.config.paths.data_dir, 0, 0)
+    return subject
+
+
+def stale_socket(subject: Subject) -> Subject:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(subject.config.paths.engine_socket))
+    return subject
+
+
+def file_for_socket(subject: Subject) -> Subject:
+    subject.config.paths.admin_socket.touch()
+    return subject
+
+
+def old_cluster(subject: Subject) -> Subject:
+    folder = subject.config.paths.postgres_dir
+    folder.mkdir()
+    (folder / "PG_VERSION").write_text("13\n")
+    os.chown(folder, UID, UID)
+    return subject
+
+
+def foreign_cluster(subject: Subject) -> Subject:
+    folder = subject.config.paths.postgres_dir
+    folder.mkdir()
+    (folder / "PG_VERSION").write_text(f"{find_binaries().major}\n")
+    return subject
+
+
+def half_a_cluster(subject: Subject) -> Subject:
+    folder = subject.config.paths.postgres_dir
+    folder.mkdir()
+    os.chown(folder, UID, UID)
+    return subject
+
+
+def long_run_dir(subject: Subject) -> Subject:
+    folder = subject.config.paths.run_dir / ("x" * 100)
+    folder.mkdir()
+    os.chown(folder, UID, UID)
+    return with_settings(subject, "paths", run_dir=folder)
+
+
+def future_file(subject: Subject) -> Subject:
+    later = time.time() + 86_400
+    os.utime(subject.config_path, (later, later))
+    return subject
+
+
+Plant = Callable[[Subject], Subject]
+FAULTS: list[tuple[str, Plant]] = [
+    ("config-not-readable", chmod("appliance.toml", 0o600)),
+    ("config-open-to-all", key_in_open_file),
+    ("secret-open-to-all", open_secret),
+    ("credential-unknown", unknown_secret),
+    ("credential-wrong", wrong_secret),
+    ("credentials-missing", lambda s: replace(s, credentials=s.config_path / "none")),
+    ("home-missing", lambda s: replace(s, home=None)),
+    ("clock-behind", future_file),
+    ("run-folder-missing", lambda s: with_settings(s, "paths", run_dir=Path("/run/nowhere"))),
+    ("state-folder-missing", lambda s: with_settings(s, "paths", data_dir=Path("/srv/nowhere"))),
+    ("wrong-owner", wrong_owner),
+    ("state-open-to-all", chmod("state", 0o755)),
+    ("disk-cache-too-large", lambda s: with_settings(s, "engine", disk_cache_bytes=1 << 60)),
+    ("model-missing", lambda s: with_settings(s, "model", path=Path("/srv/models/none"))),
+    ("model-not-readable", chmod("model", 0o700)),
+    ("model-not-readable", chmod("model/model.safetensors", 0o600)),
+    ("model-damaged", damaged_model),
+    ("driver-missing", lambda s: with_settings(s, "engine", device="cuda:0")),
+    ("memory-short", lambda s: with_settings(s, "engine", kv_cache_bytes=1 << 50)),
+    ("huge-pages-hold-memory", lambda s: with_machine(s, huge_pages_bytes=63 * GIB)),
+    ("open-files-low", lambda s: with_machine(s, open_files_max=256)),
+    ("database-version", old_cluster),
+    ("database-owner", foreign_cluster),
+    ("database-damaged", half_a_cluster),
+    ("database-away", database_away),
+    ("socket-path-long", long_run_dir),
+    ("stale-socket", stale_socket),
+    ("socket-in-the-way", file_for_socket),
+    ("address-not-here", lambda s: with_settings(s, "server", host="192.0.2.1")),
+    ("service-failed", lambda s: with_machine(s, services={"appliance-x.service": "failed"})),
+    ("units-differ", lambda s: replace(s, differing=("write   /etc/x (differs)",))),
+]
+
+
+def test_a_healthy_box_passes(healthy: Subject) -> None:
+    assert found(healthy) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"), FAULTS, ids=[f"{n}-{f[0]}" for n, f in enumerate(FAULTS)]
+)
+def test_a_planted_fault_is_found_by_name_and_alone(
+    healthy: Subject, name: str, plant: Plant
+) -> None:
+    subject = plant(healthy)
+    (fault,) = (fault for check in checks() for fault in check(subject))
+    assert fault.name == name
+    assert fault.mend
+    assert "secret" not in fault.what
+
+
+def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:
+    with socket.create_server((LOOPBACK, 0)) as other:
+        subject = with_settings(healthy, "server", port=other.getsockname()[1])
+        assert found(subject) == ["port-taken"]
+        running = with_machine(subject, services={"appliance-server.socket": "active"})
+        assert found(running) == []
+
+
+def test_a_typo_in_the_settings_a_missing_file_and_a_missing_user_end_the_search(
+    healthy: Subject,
+) -> None:
+    path = healthy.config_path
+    (fault,) = faults_of(path, "no-such-user")
+    assert fault.name == "user-missing"
+    path.write_text(path.read_text() + "\n[servr]\nport = 1\n")
+    (fault,) = faults_of(path, None)
+    assert fault.name == "config-wrong"
+    assert "servr" in fault.what
+    (fault,) = faults_of(path.with_name("none.toml"), None)
+    assert fault.name == "config-missing"

@@ -1,0 +1,156 @@
+"""What `appliance system` would make of a system, in a tree that nobody boots."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.cli.main import main
+from appliance.cli.system_config import config_text, read_meanings
+from appliance.cli.system_files import File, unit_files
+from appliance.config import Config, parse_config
+
+SOURCES = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in (Path(__file__).parents[3] / "systemd").iterdir()
+    if path.is_file()
+}
+REQUIRED = {
+    "model.path": "/srv/models/m",
+    "model.name": "m",
+    "paths.data_dir": "/var/lib/appliance",
+    "paths.run_dir": "/run/appliance",
+}
+
+
+def config(text: str = "") -> Config:
+    required = '[model]\npath = "/m"\nname = "m"\n[paths]\ndata_dir = "/d"\nrun_dir = "/r"\n'
+    return parse_config(required + text, base=Path("/"))
+
+
+def settings() -> list[str]:
+    return [
+        f"{section.name}.{field.name}"
+        for section in msgspec.structs.fields(Config)
+        for field in msgspec.structs.fields(section.type)
+        if field.name != "engine_name"
+    ]
+
+
+def names(text: str, **found: bool) -> set[str]:
+    wanted = unit_files(SOURCES, config(text), has_gpu=found.get("has_gpu", False))
+    return {str(item.path.relative_to("/etc/systemd/system")) for item in wanted}
+
+
+def file_text(text: str, name: str) -> str:
+    (item,) = (
+        item
+        for item in unit_files(SOURCES, config(text), has_gpu=True)
+        if isinstance(item, File) and str(item.path).endswith(name)
+    )
+    return item.text
+
+
+def test_every_setting_is_in_the_file_with_its_meaning() -> None:
+    text = config_text(REQUIRED, read_meanings())
+    sections = tomllib.loads(text)
+    assert sections["model"] == {"path": "/srv/models/m", "name": "m"}
+    meanings = read_meanings()
+    for name in settings():
+        section, _, key = name.partition(".")
+        body = text.partition(f"[{section}]\n")[2].partition("\n[")[0]
+        assert f"\n#{key} =" in "\n" + body or name in REQUIRED, name
+        assert name in meanings, f"docs/settings.md has no row for {name}"
+
+
+def test_the_defaults_that_are_shown_are_the_defaults() -> None:
+    shown = [
+        line.removeprefix("#")
+        if line.startswith("#") and not line.startswith("# ") and not line.endswith("=")
+        else line
+        for line in config_text(REQUIRED, {}).splitlines()
+    ]
+    taken = parse_config("\n".join(shown), base=Path("/"))
+    assert taken == parse_config(config_text(REQUIRED, {}), base=Path("/"))
+
+
+def test_a_dry_run_says_every_file_and_makes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["system", "install", "--root", str(tmp_path), "--model", "/srv/models/m"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    for name in ("appliance-server.service", "sysusers.d/appliance.conf", "appliance.toml 0640"):
+        assert name in said.out
+    assert "nothing was changed" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_installation_is_made_once_and_checked_and_taken_away_without_its_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path)]
+    install = ["system", "install", *where, "--execute"]
+    assert main([*install, "--model", "/srv/models/m"]) == 0
+    toml = tmp_path / "etc/appliance/appliance.toml"
+    assert toml.stat().st_mode & 0o777 == 0o640
+    toml.write_text(toml.read_text() + "# my own line\n")
+    units = tmp_path / "etc/systemd/system"
+    (units / "appliance-server.service").write_text("changed")
+    mine = units / "appliance-server.service.d/override.conf"
+    mine.parent.mkdir()
+    mine.write_text("[Service]\n")
+    capsys.readouterr()
+    assert main(["system", "check", *where]) == 1
+    assert "appliance-server.service 0644 root:root (differs)" in capsys.readouterr().out
+    assert main(install) == 0
+    capsys.readouterr()
+    assert main(["system", "check", *where]) == 0
+    assert "my own line" in toml.read_text()
+    assert mine.exists()
+    chats = tmp_path / "var/lib/appliance/postgres"
+    chats.mkdir(parents=True)
+    assert main(["system", "uninstall", *where, "--execute"]) == 0
+    assert chats.is_dir()
+    assert toml.exists()
+    assert [path for path in units.rglob("*") if path.is_file() or path.is_symlink()] == [mine]
+    uninstall = ["system", "uninstall", *where, "--execute", "--delete"]
+    assert main([*uninstall, "/var/lib/appliance"]) == 0
+    assert not chats.exists()
+    assert main([*uninstall, "/srv"]) == 2
+    assert "expected one of /var/lib/appliance" in capsys.readouterr().err
+
+
+def test_there_is_an_engine_for_each_device_and_a_gpu_s_nodes_only_where_there_is_one() -> None:
+    text = '[engine]\ndevices = ["cuda:0", "cuda:1"]\n'
+    wants = {name for name in names(text, has_gpu=True) if "wants/appliance-engine" in name}
+    assert wants == {f"appliance.target.wants/appliance-engine@{n}.service" for n in (0, 1)}
+    assert "appliance-engine@.service.d/gpu.conf" in names(text, has_gpu=True)
+    assert "appliance-engine@.service.d/gpu.conf" not in names("", has_gpu=False)
+    assert "appliance-engine@.service.d/gpu.conf" not in names(
+        '[engine]\ndevice = "cpu"', has_gpu=True
+    )
+
+
+def test_a_database_of_one_s_own_takes_the_place_of_the_embedded_one() -> None:
+    unix = '[database]\nurl = "postgresql://chat@/chat?host=/run/postgresql"\n'
+    network = '[database]\nurl = "postgresql://chat@db.example/chat"\n'
+    assert "appliance-postgres.service" in names("")
+    for text in (unix, network):
+        assert not any("appliance-postgres" in name for name in names(text))
+    assert "appliance-server.service.d/network.conf" not in names(unix)
+    assert "appliance-server.service.d/network.conf" in names(network)
+    assert "PrivateNetwork=no" in file_text(network, "server.service.d/network.conf")
+
+
+def test_the_socket_is_closed_to_other_machines_unless_the_settings_open_it() -> None:
+    key = '[[server.api_keys]]\ntenant = "a"\nsha256 = "' + "a" * 64 + '"\n'
+    closed = file_text("[server]\nport = 9000\n", "listen.conf")
+    assert "ListenStream=127.0.0.1:9000" in closed
+    assert "IPAddress" not in closed
+    opened = file_text('[server]\nhost = "::"\n' + key, "listen.conf")
+    assert "ListenStream=[::]:8400" in opened
+    assert "IPAddressDeny=\n" in opened
