@@ -116,7 +116,9 @@ class PromptBuilder:
         speaker: str | None,
     ) -> _Uncut:
         cast, name = await self.catalog.cast(conversation), user_of(conversation.scene)
-        said = staged(spoken(path), cast, name=name, speaker=speaker)
+        # Where a new message follows, nobody answers the one before it: its reply said nothing.
+        answering = speaker if user is None else None
+        said = staged(spoken(path), cast, name=name, speaker=answering)
         history = prompt_messages(
             said,
             tenant=conversation.tenant,

@@ -25,6 +25,7 @@ from appliance.errors import (
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.records import Member, Scene
 from tests.postgres.turns import new_conversation, talk, turn
 from tests.postgres_fixtures import TEMPLATE, execute
 
@@ -262,6 +263,10 @@ async def test_live_chats_are_counted_by_version_with_the_tokens_of_their_heads(
         opened = await new_conversation(ledger, tenant, character=character)
         await ledger.append_turn(turn(opened, None, "q", "a", prompt_version=version))
     await new_conversation(ledger, "ben", character="mara")  # nothing was said in it
+    # The members of a group have versions of their own, which no label moves.
+    members = tuple(Member(id=name, version=A) for name in ("mara", "other"))
+    group = await new_conversation(ledger, "group", character="mara", scene=Scene(members=members))
+    await ledger.append_turn(turn(group, None, "q", "a", prompt_version=A))
     old = await new_conversation(ledger, "old", character="mara")
     await talk(ledger, old, 1)
     await pool.execute(

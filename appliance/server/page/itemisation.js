@@ -47,7 +47,7 @@ function notesOf(told) {
   ];
   const cut = [];
   if (told.messages_dropped) cut.push(`${count.format(told.messages_dropped)} of the oldest messages`);
-  cut.push(...told.parts_dropped.map((name) => `“${name}”`));
+  cut.push(...told.parts_dropped.map((part) => `“${part.name}” (priority ${part.truncation_priority})`));
   if (cut.length) notes.push(`The window was full: left out are ${cut.join(", ")}.`);
   const detail = told.detail ? ` (${told.detail})` : "";
   notes.push(`Against the turn before: ${told.cause}${detail} – ${told.why}.`);

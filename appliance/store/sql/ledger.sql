@@ -308,7 +308,7 @@ RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prom
 
 -- name: live_chats
 -- The conversations of a character with activity since $2, by the version they are pinned to (null: by
--- none yet): how many, and the tokens of the prompt and reply at the head of all of them. All tenants', so
+-- none yet; groups apart, whose members have their own): how many, and the tokens of the prompt and reply at the head of all of them. All tenants', so
 -- all partitions: a question of the operator's.
 SELECT c.prompt_version,
        count(*) AS conversations,
@@ -318,14 +318,16 @@ JOIN appliance.messages AS m
     ON m.tenant = c.tenant AND m.conversation_id = c.conversation_id AND m.message_id = c.head_id
 WHERE c.updated_at >= $2::timestamptz AND m.prompt_tokens IS NOT NULL
   AND coalesce(c.character_id, $3::text) = $1::text
+  AND NOT coalesce(c.scene ? 'members', false)
 GROUP BY c.prompt_version
 ORDER BY c.prompt_version;
 
 -- name: newest_of_character
--- The conversations of a character changed last, whoever's they are.
+-- The conversations of a character changed last, whoever's they are; groups apart.
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
        created_at, updated_at
 FROM appliance.conversations
 WHERE coalesce(character_id, $2::text) = $1::text AND head_id IS NOT NULL
+  AND NOT coalesce(scene ? 'members', false)
 ORDER BY updated_at DESC, conversation_id
 LIMIT $3::integer;

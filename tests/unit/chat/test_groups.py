@@ -11,7 +11,7 @@ import pytest
 
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
-from appliance.chat.params import ChatLimits
+from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.running import RunningTurns
 from appliance.chat.speakers import speaker_for
 from appliance.chat.turn import Turns
@@ -26,7 +26,7 @@ from appliance.store.ledger import Ledger
 from appliance.store.records import Persona, Scene
 from appliance.tokens import count, unpack
 from appliance.wire.client import EngineClient
-from appliance.wire.frames import Generate
+from appliance.wire.frames import Generate, Sampling
 from tests.card_fixtures import encoded, v2, v3
 from tests.characters import bundle_of, characters_of
 from tests.unit.chat.driver import TENANT, read
@@ -296,3 +296,32 @@ def test_names_are_text_however_they_are_spelled() -> None:
     group = Group.of([GROUP.members[0], odd])
     assert speaker_for(group, "a.* (b!", asked=None, before=None) == "odd"
     assert speaker_for(group, "axx (b", asked=None, before="odd") == "mira"
+
+
+async def test_a_reply_that_said_nothing_leaves_no_line_behind(
+    turns: Turns, conversations: Conversations, directory: Path
+) -> None:
+    """Stopped before its first word, it is in no later prompt: nobody answered its message."""
+    chat = await opened_with(turns, conversations, directory, ["mira", "ben"])
+    await chat.say("Hello", speaker="ben")
+    nothing = GenerationParams(
+        sampling=Sampling(temperature=1, seed=3, logit_bias={1: 100, 2: -100}), new_tokens_max=4
+    )
+    events = turns.send(
+        tenant=TENANT,
+        conversation_id=chat.opened,
+        text="Say nothing",
+        parent=await chat.head(),
+        turn_key=None,
+        params=nothing,
+        speaker="mira",
+    )
+    _, _, done = await read(events)
+    assert done.text == ""
+    tokens, _, _ = await chat.say("And now?", speaker="ben")
+    text = await chat.prompt()
+    assert "answers.<|im_end|>\n<|im_start|>user\nSay nothing" not in text
+    assert text.count("Mira Vale answers") == 0
+    _, hit, _ = await chat.say("Go on", speaker="mira")
+    assert hit >= tokens
+    assert (await chat.prompt()).startswith(text)

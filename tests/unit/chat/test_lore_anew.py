@@ -137,6 +137,9 @@ async def test_an_entry_goes_by_whether_the_window_has_been_full(chat: Chat) -> 
     assert held.anchor_id is not None
     assert "early" in messages[0]
     assert "early" not in await chat.say("A fox")
+    # Of a branch that is short its own replies say that nothing was cut.
+    _, first, *_ = await chat.conversations.messages(tenant=TENANT, conversation_id=chat.opened)
+    assert "early" in await chat.say("A fox", parent=first.message_id)
 
 
 async def test_an_entry_goes_by_the_greeting_and_a_card_may_ask_for_this_placement(

@@ -76,13 +76,16 @@ MIRA = card_bundle(
     ),
     "mira",
 )
+DICE = card_bundle(
+    read_card(encoded(v3(name="Dice", first_mes="You drew {{roll:999999}} today."))), "dice"
+)
 
 
 @pytest.fixture
 def characters() -> Characters:
     keeper = bundle_of("assistant", system="You keep the light.")
     moving = bundle_of("mover", system="You move.", lore_placement="as_written")
-    return characters_of(with_lore(keeper, BOOK), with_lore(moving, BOOK), MIRA)
+    return characters_of(with_lore(keeper, BOOK), with_lore(moving, BOOK), MIRA, DICE)
 
 
 @pytest.fixture
@@ -117,6 +120,17 @@ async def test_a_greeting_that_names_the_user_is_shared_with_nobody(
         public = public_text(turns, sent[-1])
         assert "Tomasina" not in public
         assert ("Good evening" in public) == is_shared
+
+
+async def test_a_greeting_that_draws_is_shared_with_nobody(
+    turns: Turns, conversations: Conversations, sent: list[Generate]
+) -> None:
+    """Nothing private stands before it that would hide it."""
+    opened = await conversations.open(tenant=TENANT, character="dice")
+    await say(turns, opened.conversation_id, "Hello")
+    assert "Dice" in public_text(turns, sent[-1])
+    assert "You drew" not in public_text(turns, sent[-1])
+    assert "You drew" in turns.planner.builder.model.tokenizer.decode(sent[-1].token_ids)
 
 
 async def test_lore_that_stands_anew_in_each_prompt_is_shared_with_nobody(

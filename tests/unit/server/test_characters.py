@@ -197,7 +197,7 @@ async def test_a_portrait_is_served_as_the_image_it_is_and_as_nothing_else(box: 
         asked = {"If-None-Match": headers["ETag"]}
         status, data, _ = await get(box, addresses[name], headers=asked)
         assert (status, data) == (304, b"")
-    for path in ("svg/avatar", "assistant/avatar", "assistant/card", "nobody/card"):
+    for path in ("svg/avatar", "assistant/avatar", "nobody/card"):
         status, _, _ = await get(box, f"/v1/characters/{path}")
         assert status == 404
 

@@ -113,10 +113,22 @@ async def test_a_reply_shows_its_parts_and_the_chat_where_its_context_begins(
     assert f"message {position}" not in names
     told = await page.value("document.querySelector('.itemisation').textContent")
     assert "“example”" in told
-    zones = await page.value(
-        "[...document.querySelectorAll('.zone-legend li')].map(item => item.textContent.split(' ')[0])"
+    legend = await page.value(
+        "[...document.querySelectorAll('.zone-legend li')].map(item => item.textContent)"
     )
-    assert zones == ["static", "character", "persona", "history", "volatile", "free"]
+    sizes = {
+        name: int(tokens.replace(",", ""))
+        for name, _, tokens in (item.rpartition(" ") for item in legend)
+    }
+    zones = ["static", "character", "persona", "history", "volatile"]
+    assert list(sizes) == [*zones, "free", "for the reply"]
+    # The sentence above and the bar count alike.
+    said = await page.value("document.querySelector('.itemisation > p').textContent")
+    used, room = [
+        int(word.strip(".,").replace(",", "")) for word in said.split() if word[0].isdigit()
+    ][:2]
+    assert sum(sizes[zone] for zone in zones) == used
+    assert sizes["free"] == room - used
     await shot(page, "panel-1280")
 
     await page.show(width=390, height=844)
