@@ -110,13 +110,15 @@ def test_a_database_under_an_appliance_is_not_stopped(
 
     async def refuse() -> None:
         await cluster.start(quiet)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "kill", lambda *call: signalled.append(call))
-            patched.setattr("appliance.cli.db_stop.WAIT_S", 0.2)
-            code = await asyncio.to_thread(main, ["db", "stop", "--data-dir", str(data_dir)])
-        assert (code, signalled) == (2, [])
-        assert await ask(cluster.directory, "SELECT 1") == 1
-        await cluster.stop()
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "kill", lambda *call: signalled.append(call))
+                patched.setattr("appliance.cli.db_stop.WAIT_S", 0.2)
+                code = await asyncio.to_thread(main, ["db", "stop", "--data-dir", str(data_dir)])
+            assert (code, signalled) == (2, [])
+            assert await ask(cluster.directory, "SELECT 1") == 1
+        finally:
+            await cluster.stop()
 
     asyncio.run(refuse())
     assert f"in use by another appliance (process {os.getpid()}): stop that" in (
