@@ -100,16 +100,25 @@ def test_in_the_foreground_a_server_that_dies_is_started_again_and_a_signal_ends
 
 
 def test_a_database_under_an_appliance_is_not_stopped(
-    data_dir: Path, binaries: Binaries, capsys: pytest.CaptureFixture[str]
+    data_dir: Path,
+    binaries: Binaries,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(data_dir / "postgres", binaries)
+    signalled: list[tuple[int, int]] = []
 
     async def refuse() -> None:
         await cluster.start(quiet)
-        code = await asyncio.to_thread(main, ["db", "stop", "--data-dir", str(data_dir)])
-        assert code == 2
-        assert await ask(cluster.directory, "SELECT 1") == 1
-        await cluster.stop()
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "kill", lambda *call: signalled.append(call))
+                patched.setattr("appliance.cli.db_stop.WAIT_S", 0.2)
+                code = await asyncio.to_thread(main, ["db", "stop", "--data-dir", str(data_dir)])
+            assert (code, signalled) == (2, [])
+            assert await ask(cluster.directory, "SELECT 1") == 1
+        finally:
+            await cluster.stop()
 
     asyncio.run(refuse())
     assert f"in use by another appliance (process {os.getpid()}): stop that" in (
