@@ -98,12 +98,18 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
 
 
 class DatabaseConfig(_Section, frozen=True, kw_only=True):
-    """Without a `url`, an embedded PostgreSQL runs in `paths.data_dir`."""
+    """Without a `url`, an embedded PostgreSQL runs in `paths.data_dir`.
+
+    A finished turn that the database does not take within `journal_after_s` goes to the journal, which
+    holds at most `journal_bytes`; other changes are tried again for `write_retry_s`.
+    """
 
     url: str | None = None
     pool_max: PositiveInt = 4
     statement_timeout_ms: PositiveInt = 5000
     write_retry_s: Seconds = 30
+    journal_after_s: Seconds = 1
+    journal_bytes: Annotated[int, Meta(ge=4 * MIB, le=64 * GIB)] = 512 * MIB
 
 
 class Paths(_Section, frozen=True, kw_only=True):
@@ -135,6 +141,11 @@ class Paths(_Section, frozen=True, kw_only=True):
     def models_dir(self) -> Path:
         """Converted forms of .gguf files."""
         return self.data_dir / "models"
+
+    @property
+    def journal_dir(self) -> Path:
+        """The server's journal of turns that the database could not take."""
+        return self.data_dir / "journal"
 
     @property
     def postgres_dir(self) -> Path:

@@ -154,6 +154,22 @@ class StorageUnavailable(ApplianceError):
     retry_after_s = 2
 
 
+class JournalFull(StorageUnavailable):
+    """The journal takes no more: its limit is met, or the disk is full."""
+
+
+class JournalHeld(ApplianceError):
+    """Another process has the journal; the process does not start, the command does nothing (exit 2)."""
+
+    code = "journal_held"
+
+
+class JournalDamaged(ApplianceError):
+    """A file is not a journal, or not any more."""
+
+    code = "journal_damaged"
+
+
 class NotRunning(ApplianceError):
     """No appliance, or no PostgreSQL, answers where a command asks; nothing was done."""
 

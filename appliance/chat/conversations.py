@@ -7,15 +7,24 @@ Never: generates, or runs a statement of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 from appliance.chat.catalog import Catalog
-from appliance.chat.history import beginning_of
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
+from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, Message, NewGreeting, Scene
+from appliance.store.records import (
+    Conversation,
+    Cursor,
+    Message,
+    NewConversation,
+    NewGreeting,
+    Scene,
+)
 from appliance.tokens import count
 
 
@@ -33,11 +42,13 @@ class Conversations:
         running: RunningTurns,
         catalog: Catalog,
         new_id: Callable[[], UUID] = uuid4,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._ledger = ledger
         self._running = running
         self._catalog = catalog
         self._new_id = new_id
+        self._clock = clock
 
     async def open(
         self,
@@ -52,23 +63,26 @@ class Conversations:
         Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
         """
         chosen = self._catalog.current.get(character)
-        conversation = await self._ledger.create(
-            tenant, self._new_id(), title=title, character=chosen.character.id, scene=scene
+        opened = NewConversation(
+            tenant=tenant,
+            conversation_id=self._new_id(),
+            created_at=self._clock(),
+            title=title,
+            character=chosen.character.id,
+            scene=scene or Scene(),
         )
-        frozen = beginning_of(conversation)
+        frozen = Beginning(seed=opened.conversation_id.bytes, started=opened.created_at)
         chars = 0 if chosen.card is None else len(chosen.card.text)
-        user = user_of(conversation.scene)
+        user = user_of(opened.scene)
         greetings = await off_loop(chars, lambda: chosen.greetings(frozen, user=user))
         if not greetings:
-            return conversation
-        return await self._ledger.append_greetings(
-            tenant,
-            conversation.conversation_id,
-            prompt_version=chosen.version,
-            greetings=[
-                NewGreeting(message_id=self._new_id(), turn_key=self._new_id(), text=greeting.text)
-                for greeting in greetings
-            ],
+            return await self._ledger.open(opened)
+        said = tuple(
+            NewGreeting(message_id=self._new_id(), turn_key=self._new_id(), text=greeting.text)
+            for greeting in greetings
+        )
+        return await self._ledger.open(
+            replace(opened, greetings=said, prompt_version=chosen.version)
         )
 
     async def list(
@@ -127,6 +141,7 @@ class Conversations:
         A running turn ends before, with the reason `cancelled`. Raises Conflict when it does not end
         in time.
         """
+        self._ledger.require_changeable(tenant, conversation_id)  # else no turn is stopped
         async with self._running.none_of((tenant, conversation_id)):
             await self._ledger.delete(tenant, conversation_id)
 
@@ -137,6 +152,7 @@ class Conversations:
 
         A running turn ends before, as in `delete`.
         """
+        self._ledger.require_changeable(tenant, conversation_id)
         await self._ledger.message(tenant, conversation_id, message_id)  # else no turn is stopped
         async with self._running.none_of((tenant, conversation_id)):
             return await self._ledger.delete_branch(tenant, conversation_id, message_id)

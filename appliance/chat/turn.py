@@ -182,6 +182,7 @@ class Turns:
                 for old in _replayed(plan):
                     yield old
                 return
+            self._ledger.require_room(len(self._running))
             generation = self._generation(plan, params)
             running.attach(generation)
             started = False

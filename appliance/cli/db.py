@@ -13,7 +13,12 @@ from typing import Protocol, TypeAlias, cast
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-COMMANDS: Mapping[str, str] = {}
+COMMANDS: Mapping[str, str] = {
+    "init": "appliance.cli.db_init",
+    "start": "appliance.cli.db_start",
+    "stop": "appliance.cli.db_stop",
+    "upgrade": "appliance.cli.db_upgrade",
+}
 """By name, in the order of the help: the module that has `add` and `run`."""
 
 

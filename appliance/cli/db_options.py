@@ -25,18 +25,22 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="a PostgreSQL, as its superuser (postgresql://…; the password may come from PGPASSWORD "
         "or ~/.pgpass)",
     )
-    add_folder(place)
+    _add_folder(place)
 
 
-def add_folder(parser: argparse._ActionsContainer) -> None:
-    """`--data-dir` and `--config`, for commands that need the folder of an embedded cluster."""
-    parser.add_argument(
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """`--data-dir` or `--config`, for commands that need the folder of an embedded cluster."""
+    _add_folder(parser.add_mutually_exclusive_group())
+
+
+def _add_folder(place: argparse._MutuallyExclusiveGroup) -> None:
+    place.add_argument(
         "--data-dir",
         type=Path,
         default=None,
         help="the data folder of a demo, or a PostgreSQL data folder itself",
     )
-    parser.add_argument("--config", type=Path, default=None, help="the TOML file of `serve`")
+    place.add_argument("--config", type=Path, default=None, help="the TOML file of `serve`")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

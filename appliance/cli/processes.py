@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import tempfile
@@ -15,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from appliance.cli.supervisor import Child, Process, Supervisor, spawn
-from appliance.cli.terminal import console
+from appliance.cli.terminal import say
 from appliance.config import Config, dump_config, engine_configs
 from appliance.dbops.binaries import find_binaries
 from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.folder import FolderLock
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, DatabaseError
 
 SERVER_STOP_S = 10.0
 ENGINE_STOP_S = 10.0
@@ -45,17 +46,33 @@ async def run_processes(
         if config.database.url is None:
             cluster = Cluster(config.paths.postgres_dir, find_binaries())
         try:
-            if cluster is not None and not cluster.exists:
-                await cluster.init(_say)
+            if cluster is not None:
+                await _find_or_create(cluster)
             resolved = _resolve(config, run_dir, cluster)
             config_path = run_dir / "config.toml"
             _write_private(config_path, dump_config(resolved))
             children = _children(resolved, config_path, listening, cluster, log_dir)
-            supervisor = Supervisor(children, _say)
+            supervisor = Supervisor(children, say)
             await _run_until_signal(supervisor, listening, on_ready)
         finally:
             if cluster is not None:
                 await cluster.stop()
+
+
+async def _find_or_create(cluster: Cluster) -> None:
+    """Make the first database of a new data folder; refuse at once what could not be started.
+
+    A folder that is there but empty may be the mount point of a disk that is missing: a new database in
+    it would look like the loss of all chats, so it takes `appliance db init`.
+    """
+    if not cluster.directory.exists():
+        await cluster.init(say)
+    elif not cluster.exists and not any(cluster.directory.iterdir()):
+        raise DatabaseError(
+            f"{cluster.directory} is there but empty. If its disk is not mounted, mount it; for a new "
+            f"database: appliance db init --data-dir {shlex.quote(str(cluster.directory.parent))}"
+        )
+    cluster.check()
 
 
 def _children(
@@ -94,7 +111,7 @@ def _children(
         database = cluster
 
         async def start_database() -> Process:
-            return await database.start(_say)
+            return await database.start(say)
 
         children.append(
             Child(
@@ -218,7 +235,3 @@ def _write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-
-
-def _say(words: str) -> None:
-    console.print(f"  {words} …")

@@ -17,6 +17,11 @@ ProgressCallback = Callable[[str, float], None]
 console = Console(highlight=False)
 
 
+def say(words: str) -> None:
+    """What is being waited for, in a line."""
+    console.print(f"  {words} …", soft_wrap=True)
+
+
 @contextmanager
 def progress_bars() -> Iterator[ProgressCallback]:
     """A bar for each stage as it is first reported; finished stages stay on the screen."""

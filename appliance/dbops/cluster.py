@@ -4,18 +4,17 @@ Owns the data folder (created whole or not at all), the lock beside it, and the 
 touches a folder that is not its cluster, creates a user, or opens another folder's mode.
 
 As root the server runs under the uid that owns the folder, which may be unable to walk the folder's
-path (`/root` is closed). It needs no path: root enters the folder, becomes the uid, and the server is
-told that its data lies in `/proc/self/cwd`. Its socket lies in the data folder for the same reason.
+path (`/root` is closed). It needs no path: root opens the folder, and the server is told that its data
+lies behind that descriptor. Its socket lies in the data folder for the same reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
+import shlex
 import shutil
-import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Callable
@@ -23,15 +22,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from appliance.dbops import leftover
-from appliance.dbops.account import (
-    Account,
-    account_for_initdb,
-    account_for_new_cluster,
-    account_of_cluster,
-)
+from appliance.dbops.account import Account, account_of_cluster
 from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.folder import FolderLock, append_text, give_to, replace_file, sync_folder
-from appliance.dbops.settings import HBA, HBA_FILE, INCLUDE_LINE, SETTINGS, SETTINGS_FILE
+from appliance.dbops.extensions import add_missing
+from appliance.dbops.folder import ANOTHER_APPLIANCE, FolderLock, opened, replace_file, sync_folder
+from appliance.dbops.initdb import fill_folder
+from appliance.dbops.programs import end_process, environment, last_line
+from appliance.dbops.settings import PORT, SETTINGS, SETTINGS_FILE, SUPERUSER
 from appliance.errors import DatabaseError
 
 log = logging.getLogger("appliance.dbops")
@@ -39,25 +36,37 @@ log = logging.getLogger("appliance.dbops")
 Progress = Callable[[str], None]
 """Told in words what is being waited for."""
 
-SUPERUSER = "postgres"
-PORT = 5432
 SOCKET_PATH_BYTES_MAX = 107
 """The longest address of a unix socket, sun_path in unix(7)."""
 
-HERE = Path("/proc/self/cwd")
-INIT_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 600.0
-STOP_TIMEOUT_S = 30.0
 REPORT_EVERY_S = 1.0
+
+
+def cluster_lock(directory: Path, purpose: str = ANOTHER_APPLIANCE) -> FolderLock:
+    """The lock of a cluster's folder, not taken yet."""
+    path = directory.with_name(f"{directory.name}.lock")
+    return FolderLock(path, directory, purpose=purpose)
+
+
+def major_of(directory: Path) -> str:
+    """The major version that wrote a data folder; raises DatabaseError when it is none."""
+    try:
+        return (directory / "PG_VERSION").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatabaseError(f"{directory} holds no PostgreSQL database") from error
 
 
 class Cluster:
     """The cluster in `directory`, served by `binaries`; one object per folder and process."""
 
-    def __init__(self, directory: Path, binaries: Binaries) -> None:
+    def __init__(
+        self, directory: Path, binaries: Binaries, *, purpose: str = ANOTHER_APPLIANCE
+    ) -> None:
+        """`purpose` is what others are told who meet the lock."""
         self.directory = directory.absolute()
         self._binaries = binaries
-        self._lock = FolderLock(self._beside("lock"), self.directory)
+        self._lock = cluster_lock(self.directory, purpose)
         self._process: Process | None = None
         self._link: Path | None = None
 
@@ -85,30 +94,31 @@ class Cluster:
         self._remove_unfinished()
         work = Path(tempfile.mkdtemp(prefix=self._beside("init-").name, dir=self.directory.parent))
         try:
-            await self._initdb(work)
-            self._adopt(work)
+            await fill_folder(work, self._binaries)
+            self._name(work)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
         log.info("database_created", extra={"folder": str(self.directory)})
 
-    async def start(self, progress: Progress) -> Process:
+    async def start(self, progress: Progress, *, timeout_s: float = START_TIMEOUT_S) -> Process:
         """Start the server and wait until it takes connections; returns it as a child to be watched.
 
         A server that an earlier run left behind is stopped first. Raises DatabaseError when the
         folder is no cluster, another version's, another user's or in use, or the server gives up.
         """
-        account = self._check()
+        account = self.check()
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
         await self._stop_leftover(account, progress)
         replace_file(self.directory, SETTINGS_FILE, SETTINGS, uid=account.uid, gid=account.gid)
         process = await self._spawn(binaries, account)
         try:
-            if not await self._ready(process, progress):
+            if not await self._ready(process, progress, timeout_s):
                 raise DatabaseError(f"PostgreSQL did not start: {self._failure()}")
+            await add_missing(self.directory)
         except BaseException:
-            await _end(process)
+            await end_process(process)
             raise
         self._process = process
         return process
@@ -117,7 +127,7 @@ class Cluster:
         """Stop the server, fast if it can, by force if it must, and give the folder up."""
         process, self._process = self._process, None
         if process is not None:
-            await _end(process)
+            await end_process(process)
         if self._link is not None:
             shutil.rmtree(self._link.parent, ignore_errors=True)
             self._link = None
@@ -136,20 +146,17 @@ class Cluster:
             self._link.symlink_to(self.directory)
         return self._link
 
-    def _check(self) -> Account:
+    def check(self) -> Account:
+        """Whether the folder could be started, and by whom; looks only, and takes no lock.
+
+        Raises DatabaseError when it is no cluster, another version's or another user's.
+        """
         if not self.directory.is_dir():
             raise DatabaseError(f"{self.directory} does not exist: there is no database to start")
         account = account_of_cluster(self.directory)
-        try:
-            major = (self.directory / "PG_VERSION").read_text(encoding="ascii").strip()
-        except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise DatabaseError(f"{self.directory} holds no PostgreSQL database") from error
+        major = major_of(self.directory)
         if major != self._binaries.major:
-            raise DatabaseError(
-                f"{self.directory} was written by PostgreSQL {major}, this is PostgreSQL "
-                f"{self._binaries.version}: it is left as it is. Move it over with pg_upgrade, or with "
-                f"pg_dumpall of PostgreSQL {major} into a new folder"
-            )
+            raise DatabaseError(_other_version(self.directory, major, self._binaries))
         return account
 
     def _remove_unfinished(self) -> None:
@@ -157,44 +164,7 @@ class Cluster:
         for folder in self.directory.parent.glob(f"{self._beside('init-').name}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _initdb(self, work: Path) -> None:
-        account = account_for_initdb()
-        binaries = reachable_binaries(self._binaries, account)
-        os.chown(work, account.uid, account.gid)
-        process = await asyncio.create_subprocess_exec(
-            binaries.program("initdb"),
-            f"--pgdata={HERE if account.borrowed else work}",
-            f"--username={SUPERUSER}",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-            "--locale-provider=builtin",
-            "--builtin-locale=C.UTF-8",
-            "--data-checksums",
-            "--sync-method=syncfs",
-            cwd=work,
-            env=_environment(),
-            stdin=DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=STDOUT,
-            start_new_session=True,
-            **account.spawn_options(),
-        )
-        try:
-            output, _ = await asyncio.wait_for(process.communicate(), INIT_TIMEOUT_S)
-        except BaseException:
-            await _end(process)
-            raise
-        if process.returncode != 0:
-            raise DatabaseError(f"PostgreSQL could not be set up: {_last_line(output)}")
-
-    def _adopt(self, work: Path) -> None:
-        """Give a new cluster its owner, its settings and its name."""
-        owner = account_for_new_cluster()
-        give_to(work, uid=owner.uid, gid=owner.gid)
-        replace_file(work, HBA_FILE, HBA, uid=owner.uid, gid=owner.gid)
-        replace_file(work, SETTINGS_FILE, SETTINGS, uid=owner.uid, gid=owner.gid)
-        append_text(work, "postgresql.conf", INCLUDE_LINE)
+    def _name(self, work: Path) -> None:
         try:
             work.rename(self.directory)
         except OSError as error:
@@ -214,28 +184,29 @@ class Cluster:
             )
 
     async def _spawn(self, binaries: Binaries, account: Account) -> Process:
-        environment = _environment()
+        given = environment()
         pid = leftover.recorded_pid(self.directory)
         if pid is not None:
             # Nothing serves this folder, so another program may have got the number. PostgreSQL takes any
             # living process of its user for a server, but for the one named here (pg_ctl's own caller).
-            environment["PG_GRANDPARENT_PID"] = str(pid)
-        with self._beside("start.log").open("wb") as output:
+            given["PG_GRANDPARENT_PID"] = str(pid)
+        with self._beside("start.log").open("wb") as output, opened(self.directory) as here:
             return await asyncio.create_subprocess_exec(
                 binaries.program("postgres"),
                 "-D",
-                HERE if account.borrowed else self.directory,
+                here.path if account.borrowed else self.directory,
                 cwd=self.directory,
-                env=environment,
+                env=given,
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
+                pass_fds=(here.descriptor,),
                 start_new_session=True,
                 preexec_fn=leftover.end_with_parent,
                 **account.spawn_options(),
             )
 
-    async def _ready(self, process: Process, progress: Progress) -> bool:
+    async def _ready(self, process: Process, progress: Progress, timeout_s: float) -> bool:
         """Wait until the server says it is ready; False when it ended instead."""
         clock = asyncio.get_running_loop().time
         started = reported = clock()
@@ -247,35 +218,25 @@ class Cluster:
                 if now - reported >= REPORT_EVERY_S:
                     reported = now
                     progress(f"the database is recovering ({now - started:.0f} s)")
-            if now - started > START_TIMEOUT_S:
-                raise DatabaseError(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s")
+            if now - started > timeout_s:
+                raise DatabaseError(f"PostgreSQL was not ready after {timeout_s:.0f} s")
             await asyncio.sleep(leftover.POLL_S / 2)
         return False
 
     def _failure(self) -> str:
         """The server's last words; those it spoke after its log was open are in the log."""
-        words = _last_line(self._beside("start.log").read_bytes())
+        words = last_line(self._beside("start.log").read_bytes())
         return f"{words} (its log: {self.directory / 'log'})"
 
 
-def _environment() -> dict[str, str]:
-    return {"LC_ALL": "C", "PATH": os.defpath}
-
-
-def _last_line(output: bytes) -> str:
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    fatal = [line for line in lines if "FATAL:" in line or "PANIC:" in line or "error:" in line]
-    return (fatal or lines or ["no reason given"])[-1].strip()
-
-
-async def _end(process: Process) -> None:
-    """End a child: SIGINT is PostgreSQL's fast stop, SIGQUIT its stop without a checkpoint."""
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            log.warning("database_stop_slow", extra={"server_pid": process.pid})
-        else:
-            return
+def _other_version(directory: Path, major: str, binaries: Binaries) -> str:
+    told = (
+        f"{directory} was written by PostgreSQL {major}, this is PostgreSQL {binaries.version}: it is "
+        "left as it is. "
+    )
+    if major.isdecimal() and int(major) > int(binaries.major):
+        return told + (
+            "Use the appliance that has written it, or put back what the upgrade kept: "
+            f"appliance db upgrade --rollback --data-dir {shlex.quote(str(directory))}"
+        )
+    return told + f"To upgrade it: appliance db upgrade --data-dir {shlex.quote(str(directory))}"

@@ -1,6 +1,13 @@
-"""The settings of an embedded cluster, as the two files its server reads. Text only; writes nothing."""
+"""The settings of an embedded cluster, as the two files its server reads. Text only; writes nothing.
+
+PostgreSQL 14 to 18 take all of them; docs/database.md explains them to operators.
+"""
 
 from __future__ import annotations
+
+SUPERUSER = "postgres"
+PORT = 5432
+"""In the name of the socket alone; nothing listens on a network."""
 
 SETTINGS_FILE = "appliance.conf"
 INCLUDE_LINE = f"\ninclude '{SETTINGS_FILE}'\n"
@@ -36,19 +43,32 @@ wal_level = replica
 max_wal_size = 1GB
 checkpoint_timeout = 15min
 
+# Archiving is on so that `appliance db backup` can begin it without a restart; until then every segment
+# counts as archived. A slot that nobody reads any more fills no disk.
+archive_mode = on
+archive_command = 'true'
+max_slot_wal_keep_size = 4GB
+
 # Rows are appended and rarely changed: freeze them early, in small steps, so that no vacuum is ever
-# large. Append-only tables are vacuumed by their inserts.
+# large. Append-only tables are vacuumed by their inserts, and what a vacuum passes it freezes at once.
 autovacuum = on
 autovacuum_naptime = 30s
 autovacuum_vacuum_insert_scale_factor = 0.05
 autovacuum_analyze_scale_factor = 0.05
+vacuum_freeze_min_age = 0
+vacuum_freeze_table_age = 100000000
+autovacuum_freeze_max_age = 200000000
+autovacuum_multixact_freeze_max_age = 400000000
 
-# No session holds the horizon back by being forgotten. (The appliance's own sessions are stricter.)
+# No session holds the horizon back by being forgotten (the appliance's own sessions are stricter), and
+# no prepared transaction can be left behind at all.
 idle_in_transaction_session_timeout = 60s
 client_connection_check_interval = 5s
+max_prepared_transactions = 0
 
 # One file a weekday, a week at most. Never a statement, a parameter or a row: `panic` keeps the text of
-# failed statements out, `terse` the values of failed rows.
+# failed statements out, `terse` the values of failed rows. No warnings: when 40 million transaction IDs
+# are left, each that is used gives one, 18 GB of them before the stop (clients see them still).
 logging_collector = on
 log_destination = 'stderr'
 log_directory = 'log'
@@ -58,14 +78,14 @@ log_rotation_age = 1d
 log_rotation_size = 0
 log_truncate_on_rotation = on
 log_line_prefix = '%m [%p] %q%a '
-log_min_messages = warning
+log_min_messages = error
 log_min_error_statement = panic
 log_error_verbosity = terse
 log_statement = none
 log_min_duration_statement = -1
 log_parameter_max_length = 0
 log_parameter_max_length_on_error = 0
-log_connections = ''
+log_connections = off
 log_disconnections = off
 log_lock_waits = off
 log_checkpoints = off

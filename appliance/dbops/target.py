@@ -7,7 +7,6 @@ needs a transaction ID, so that a session comes up in a database that has run ou
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from appliance.dbops.cluster import PORT, SUPERUSER
+from appliance.dbops.folder import opened
+from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.errors import ConfigError, DatabaseError, NotRunning
 
 if TYPE_CHECKING:
@@ -74,9 +74,13 @@ class Target:
         or already stopping, DatabaseError when the session is refused.
         """
         try:
-            with self._address() as address:
+            with self._socket_folder() as folder:
                 return await asyncpg.connect(
-                    **(address if database is None else {**address, "database": database}),
+                    self.url,
+                    host=folder,
+                    port=None if folder is None else PORT,
+                    user=None if folder is None else SUPERUSER,
+                    database=database or (None if folder is None else SUPERUSER),
                     timeout=CONNECT_TIMEOUT_S,
                     command_timeout=_command_timeout_s(statement_timeout_ms),
                     server_settings={
@@ -96,26 +100,16 @@ class Target:
             raise NotRunning(f"no PostgreSQL answers at {self}: {_words(error)}") from error
 
     @contextlib.contextmanager
-    def _address(self) -> Iterator[dict[str, str | int]]:
-        """Where asyncpg is to go; valid while the context is open."""
-        if self.url is not None:
-            yield {"dsn": self.url}
+    def _socket_folder(self) -> Iterator[str | None]:
+        """Where an embedded cluster's socket is found, while the context is open; None with a URL."""
+        if self.directory is None:
+            yield None
             return
-        assert self.directory is not None
-        try:
-            folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError as error:
-            raise DatabaseError(f"{self.directory} does not exist: there is no database") from error
-        try:
-            # However long the folder's path is, this one fits into a socket's address.
-            yield {
-                "host": f"/proc/self/fd/{folder}",
-                "port": PORT,
-                "user": SUPERUSER,
-                "database": SUPERUSER,
-            }
-        finally:
-            os.close(folder)
+        if not self.directory.is_dir():
+            raise DatabaseError(f"{self.directory} does not exist: there is no database")
+        # However long the folder's path is, this one fits into a socket's address.
+        with opened(self.directory) as here:
+            yield here.path
 
     def _refused(self, error: asyncpg.PostgresError, database: str | None) -> Exception:
         code = error.sqlstate or ""

@@ -14,6 +14,7 @@ from appliance.chat.prompt_explanation import PromptExplanation
 from appliance.prompt.messages import Prompt
 from appliance.server.sse import event_bytes
 from appliance.store.records import Conversation, Message
+from appliance.store.search import SearchPage
 from appliance.tokens import head, tail, unpack
 
 
@@ -32,6 +33,24 @@ def conversation_fields(conversation: Conversation) -> dict[str, Any]:
         "created_at": conversation.created_at,
         "updated_at": conversation.updated_at,
     }
+
+
+def search_fields(page: SearchPage, *, is_full: bool) -> dict[str, Any]:
+    """Conversations found; `complete` is false while messages are left that no search has looked at."""
+    listed = [
+        {
+            **conversation_fields(found.conversation),
+            "match": found.match
+            and {
+                "message_id": found.match.message_id,
+                "role": found.match.role,
+                "excerpt": found.match.excerpt,
+            },
+        }
+        for found in page.found
+    ]
+    following = str(page.found[-1].conversation.cursor) if is_full else None
+    return {"conversations": listed, "next": following, "complete": page.is_complete}
 
 
 def tree_fields(conversation: Conversation, messages: Sequence[Message]) -> dict[str, Any]:

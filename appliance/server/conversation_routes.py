@@ -16,6 +16,7 @@ from appliance.server.conversation_answers import (
     explanation_fields,
     message_fields,
     prompt_fields,
+    search_fields,
     tree_fields,
     turn_events,
 )
@@ -50,11 +51,18 @@ async def create_conversation(request: web.Request) -> web.Response:
 
 
 async def list_conversations(request: web.Request) -> web.Response:
-    """GET /api/conversations?limit&before: newest first; `next` is the `before` of the next page."""
+    """GET /api/conversations?limit&before: newest first; `next` is the `before` of the next page.
+
+    With `search`, those that hold its text: each with its newest `match`, null where the title has it.
+    """
     services, tenant = _open(request)
     limit = _limit(request.query.get("limit"))
     place = request.query.get("before")
     before = Cursor.parse(place) if place is not None else None
+    text = request.query.get("search")
+    if text is not None:
+        page = await services.search.find(tenant, text, limit=limit, before=before)
+        return _json(search_fields(page, is_full=len(page.found) == limit))
     found = await services.conversations.list(tenant=tenant, limit=limit, before=before)
     following = str(found[-1].cursor) if len(found) == limit else None
     listed = [conversation_fields(conversation) for conversation in found]

@@ -38,10 +38,11 @@ from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
 from appliance.server.services import Services
-from appliance.store.ledger import Ledger
+from appliance.server.storage import Storage, storing
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.search import Search
 from appliance.wire.client import EngineClient
 from appliance.wire.engines import Engines
 
@@ -58,7 +59,8 @@ def run(config: Config, listen_fd: int | None) -> int:
     """Serve until a signal; returns the exit code.
 
     `listen_fd` is an inherited listening socket; without one, `server.host` and `server.port` are
-    bound. Raises ConfigError, ModelError or DatabaseError.
+    bound. Raises ConfigError, ModelError, DatabaseError, or JournalHeld when another server has the
+    data folder.
     """
     keys = Keys.from_config(config.server)
     if config.database.url is None:
@@ -83,9 +85,13 @@ async def _serve(
     drain = Drain()
     hurry = asyncio.Event()
     _on_signals(drain, hurry)
-    async with _pool(config) as pool, engines_of(config) as engine:
+    async with (
+        _pool(config) as pool,
+        storing(config, pool) as storage,
+        engines_of(config) as engine,
+    ):
         catalog = Catalog(PromptRegistry(pool))
-        services = build_services(config, text, catalog, pool, engine, drain)
+        services = build_services(config, text, catalog, storage, engine, drain)
         migrating = asyncio.create_task(_prepare(pool, catalog, services.readiness))
         runner = create_runner(services, keys)
         await runner.setup()
@@ -163,12 +169,12 @@ def build_services(
     config: Config,
     text: ModelText,
     catalog: Catalog,
-    pool: Pool,
+    storage: Storage,
     engine: Engines,
     drain: Drain,
 ) -> Services:
-    """Everything the handlers share, over an open pool and a started engine client."""
-    ledger = Ledger(pool, write_retry_s=config.database.write_retry_s)
+    """Everything the handlers share, over an open storage and a started engine client."""
+    ledger = storage.ledger
     running = RunningTurns()
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
     turns = Turns(
@@ -189,10 +195,12 @@ def build_services(
         engine=engine,
         catalog=catalog,
         card_import=CardImport(catalog),
+        search=Search(pool),
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,
-        readiness=Readiness(engine=engine, pool=pool, drain=drain),
+        storage=storage,
+        readiness=Readiness(engine=engine, storage=storage, drain=drain),
     )
 
 

@@ -1,13 +1,16 @@
-"""The server's own counters, in a registry of its own. Owns their names; never asks the engine."""
+"""The server's own counters, in a registry of its own. Owns their names; never asks engine or
+database."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from appliance.prompt.messages import Role
+from appliance.server.storage import Storage
+from appliance.store.write_gate import Writes
 
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -49,6 +52,10 @@ class Metrics:
         """Where the index coverage by role is read at each scrape."""
         self.registry.register(_CoverageGauge(shares))
 
+    def watch_storage(self, storage: Storage) -> None:
+        """Where the state of journal and writers is read at each scrape."""
+        self.registry.register(_StorageGauges(storage))
+
     def count_request(self, *, method: str, route: str, status: int) -> None:
         """One HTTP request ended."""
         self._requests.labels(method=method, route=route, status=str(status)).inc()
@@ -86,6 +93,50 @@ class _CoverageGauge:
         for role, share in self._shares().items():
             gauge.add_metric([role], share)
         return [gauge]
+
+
+class _StorageGauges:
+    """The journal's depth and age, and what was written at the price of how many transactions."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def collect(self) -> list[Metric]:
+        state = self._storage.state()
+        tallies = dict(zip(("direct", "journal"), self._storage.tallies(), strict=True))
+        batches = CounterMetricFamily(
+            "appliance_write_batches",
+            "Committed batches of turns or new conversations: one transaction ID each.",
+            labels=["from"],
+        )
+        turns = CounterMetricFamily(
+            "appliance_turns_written", "Finished turns in those batches.", labels=["from"]
+        )
+        for source, tally in tallies.items():
+            batches.add_metric([source], tally.batches)
+            turns.add_metric([source], tally.turns)
+        writes = GaugeMetricFamily(
+            "appliance_database_writes",
+            "1 for how the database takes writes: open, closed or maintenance.",
+            labels=["state"],
+        )
+        for one in Writes:
+            writes.add_metric([one.value], float(one is state.writes))
+        gauges = {
+            "entries": ("Turns and new conversations that wait for the database.", state.entries),
+            "bytes": ("Bytes of the journal in use.", state.bytes),
+            "bytes_max": ("Bytes that the journal may use.", state.bytes_max),
+            "oldest_seconds": ("How long the oldest entry waits.", state.oldest_s),
+        }
+        return [
+            batches,
+            turns,
+            writes,
+            *(
+                GaugeMetricFamily(f"appliance_journal_{name}", about, value=value)
+                for name, (about, value) in gauges.items()
+            ),
+        ]
 
 
 class _EngineGauges:

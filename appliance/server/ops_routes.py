@@ -1,4 +1,4 @@
-"""What supervisors and scrapers ask: /live, /ready, /metrics."""
+"""What supervisors and scrapers ask: /live, /ready, /health, /metrics."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ async def ready(request: web.Request) -> web.Response:
     told: dict[str, object] = {
         "ready": not reasons,
         "reasons": [{"part": reason.part, "message": reason.message} for reason in reasons],
+        "journal": services.storage.state().fields(),
     }
     engines = services.engine.ready_by_name
     if len(engines) > 1:
@@ -35,6 +36,15 @@ async def ready(request: web.Request) -> web.Response:
         content_type="application/json",
         headers={"Retry-After": "1"} if reasons else {},
     )
+
+
+async def health(request: web.Request) -> web.Response:
+    """200 with what `ready` would say, for people and dashboards: being unwell is no failure to say
+    so."""
+    answer = await ready(request)
+    answer.set_status(200)
+    answer.headers.popall("Retry-After", None)
+    return answer
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from appliance.errors import StorageUnavailable
 from appliance.server.drain import Drain
-from appliance.store.pool import Pool, acquired
+from appliance.server.storage import Storage
+from appliance.store.pool import acquired
 from appliance.store.retry import DatabaseFailure
+from appliance.store.write_gate import Writes
 from appliance.wire.engines import Engines
 
 DATABASE_TIMEOUT_S = 1.0
@@ -25,9 +27,9 @@ class Reason:
 class Readiness:
     """Knows the engine, the database and the drain; `schema_ready` is set once migrations are done."""
 
-    def __init__(self, *, engine: Engines, pool: Pool, drain: Drain) -> None:
+    def __init__(self, *, engine: Engines, storage: Storage, drain: Drain) -> None:
         self._engine = engine
-        self._pool = pool
+        self._storage = storage
         self._drain = drain
         self.schema_ready = False
 
@@ -37,7 +39,7 @@ class Readiness:
             raise StorageUnavailable("The database is not ready yet; try again in a moment.")
 
     async def reasons(self) -> list[Reason]:
-        """Empty when chats can be answered and stored."""
+        """Empty when chats can be answered and stored, be it in the journal."""
         reasons = []
         if self._drain.draining:
             reasons.append(Reason(part="server", message="The server is shutting down"))
@@ -47,12 +49,20 @@ class Readiness:
             reasons.append(Reason(part="database", message="The database is starting"))
         elif not await self._database_answers():
             reasons.append(Reason(part="database", message="The database does not answer"))
+        journal = self._storage.state()
+        if journal.writes is not Writes.OPEN and not journal.has_room:
+            reasons.append(
+                Reason(part="journal", message="No reply could be saved: the journal is full")
+            )
         return reasons
 
     async def _database_answers(self) -> bool:
         try:
             # No retries here: a poll asks how it is now, and must not fill the log while it waits.
-            async with asyncio.timeout(DATABASE_TIMEOUT_S), acquired(self._pool) as connection:
+            async with (
+                asyncio.timeout(DATABASE_TIMEOUT_S),
+                acquired(self._storage.pool) as connection,
+            ):
                 await connection.execute("SELECT 1")
         except DatabaseFailure:
             return False

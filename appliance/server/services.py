@@ -18,7 +18,9 @@ from appliance.config import Config
 from appliance.server.drain import Drain
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
+from appliance.server.storage import Storage
 from appliance.server.streams import Streams
+from appliance.store.search import Search
 from appliance.wire.engines import Engines
 
 
@@ -35,10 +37,12 @@ class Services:
     catalog: Catalog
     prompt_view: PromptView
     card_import: CardImport
+    search: Search
     tokenizer: Tokenizer
     metrics: Metrics
     drain: Drain
     readiness: Readiness
+    storage: Storage
     streams: Streams = field(default_factory=Streams)
 
 

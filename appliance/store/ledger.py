@@ -14,7 +14,7 @@ from uuid import UUID
 
 import asyncpg
 
-from appliance.errors import Conflict, InvalidRequest, NotFound
+from appliance.errors import InvalidRequest, NotFound
 from appliance.store.pool import Connection, Pool, retried
 from appliance.store.queries import load_queries
 from appliance.store.records import (
@@ -24,20 +24,19 @@ from appliance.store.records import (
     FinishedTurn,
     LiveChats,
     Message,
-    NewGreeting,
+    NewConversation,
     Scene,
     StoredTurn,
     stored_turn,
 )
 from appliance.store.rows import (
-    append_arguments,
-    appended_turn,
     read_conversation,
     read_message,
     read_messages,
     scene_column,
 )
 from appliance.store.text import storable
+from appliance.store.turn_writer import TurnWriter
 
 T = TypeVar("T")
 
@@ -50,37 +49,32 @@ TREE_MESSAGES_MAX = 10_000
 class Ledger:
     """Reads and writes of one database; safe to share between all requests of a process.
 
-    Reads are tried again for READ_RETRY_S, writes (all idempotent) for `write_retry_s`; then every
-    method raises StorageUnavailable. A conversation or message of another tenant is NotFound.
+    Reads are tried again for READ_RETRY_S, writes (all idempotent) for `write_retry_s`, finished turns
+    and new conversations for `turn_retry_s` where it is given; then every method raises
+    StorageUnavailable. A conversation or message of another tenant is NotFound.
     """
 
     def __init__(
-        self, pool: Pool, *, write_retry_s: float = 30.0, jitter: random.Random | None = None
+        self,
+        pool: Pool,
+        *,
+        write_retry_s: float = 30.0,
+        turn_retry_s: float | None = None,
+        jitter: random.Random | None = None,
     ) -> None:
         self._pool = pool
         self._write_retry_s = write_retry_s
         self._jitter = jitter or random.Random()
+        patience_s = write_retry_s if turn_retry_s is None else turn_retry_s
+        self._writer = TurnWriter(pool, patience_s=patience_s, jitter=self._jitter)
 
-    async def create(
-        self,
-        tenant: str,
-        conversation_id: UUID,
-        *,
-        title: str = "",
-        character: str | None = None,
-        scene: Scene | None = None,
-    ) -> Conversation:
-        """A new, empty conversation; the same id again returns the one that exists."""
-        checked = _checked_title(title)
-        column = scene_column(scene or Scene())
+    async def open(self, opened: NewConversation) -> Conversation:
+        """A new conversation with its greetings; the same id again returns the one that exists.
 
-        async def operation(connection: Connection) -> Conversation:
-            await connection.execute(
-                QUERIES["create_conversation"], tenant, conversation_id, checked, character, column
-            )
-            return await _get(connection, tenant, conversation_id)
-
-        return await self._write(operation)
+        Raises InvalidRequest for a title longer than TITLE_CHARACTERS_MAX.
+        """
+        checked_title(opened.title)
+        return await self._writer.open(opened)
 
     async def get(self, tenant: str, conversation_id: UUID) -> Conversation:
         """One conversation without its messages."""
@@ -131,61 +125,14 @@ class Ledger:
         return stored_turn(turn_key, read_messages(rows))
 
     async def append_turn(self, turn: FinishedTurn) -> StoredTurn:
-        """Store a turn and move the head to its reply, in one statement and transaction.
+        """Store a turn and move the head to its reply, in one statement; many turns share a transaction.
 
         Idempotent by (conversation, parent, turn key): a second append changes nothing, not even the
         head, and returns what the first one stored. Two turns under one parent are siblings; the head
         is at the one stored last. Raises NotFound when conversation or parent is gone, Conflict when
         a message id is taken, StorageUnavailable.
         """
-        arguments = append_arguments(turn)
-
-        async def operation(connection: Connection) -> StoredTurn:
-            row = await connection.fetchrow(QUERIES["append_turn"], *arguments)
-            assert row is not None
-            if row["created_at"] is not None:
-                return appended_turn(turn, row["created_at"])
-            if not row["has_conversation"]:
-                raise NotFound(f"no conversation {turn.conversation_id}")
-            if not row["has_place"]:
-                raise NotFound(f"no message {turn.parent_id} in {turn.conversation_id}")
-            key = (turn.tenant, turn.conversation_id, turn.turn_key, turn.parent_id)
-            rows = await connection.fetch(QUERIES["get_turn"], *key)
-            stored = stored_turn(turn.turn_key, read_messages(rows))
-            if stored is None:
-                raise Conflict(f"a message of turn {turn.turn_key} has the id of another message")
-            return stored
-
-        return await self._write(operation)
-
-    async def append_greetings(
-        self,
-        tenant: str,
-        conversation_id: UUID,
-        greetings: Sequence[NewGreeting],
-        *,
-        prompt_version: str,
-    ) -> Conversation:
-        """Open a new conversation with these messages, siblings of which the first is shown.
-
-        `prompt_version` is that of the character whose greetings they are, used if it has none yet.
-        One statement: all of them are there or none. Raises NotFound when the conversation is gone.
-        """
-        assert greetings
-        keys = [greeting.turn_key for greeting in greetings]
-        ids = [greeting.message_id for greeting in greetings]
-        texts = [storable(greeting.text) for greeting in greetings]
-
-        async def operation(connection: Connection) -> Conversation:
-            row = await connection.fetchrow(
-                QUERIES["append_greetings"],
-                *(tenant, conversation_id, keys, ids, texts, prompt_version),
-            )
-            if row is None:
-                raise NotFound(f"no conversation {conversation_id}")
-            return read_conversation(row)
-
-        return await self._write(operation)
+        return await self._writer.append(turn)
 
     async def set_head(self, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
         """Show another leaf (a swipe, a branch); raises NotFound when there is no such message."""
@@ -194,7 +141,7 @@ class Ledger:
 
     async def rename(self, tenant: str, conversation_id: UUID, title: str) -> Conversation:
         """Set the title; raises InvalidRequest when it is longer than TITLE_CHARACTERS_MAX."""
-        return await self._change("rename", tenant, conversation_id, _checked_title(title))
+        return await self._change("rename", tenant, conversation_id, checked_title(title))
 
     async def set_prompt_version(
         self, tenant: str, conversation_id: UUID, version: str
@@ -273,6 +220,16 @@ class Ledger:
 
         return await self._write(operation)
 
+    def require_room(self, turns: int) -> None:
+        """Raise StorageUnavailable when so many turns that now begin could not be stored anywhere."""
+
+    def require_changeable(self, tenant: str, conversation_id: UUID) -> None:
+        """Raise StorageUnavailable while nothing but turns of this conversation can be stored."""
+
+    async def close(self) -> None:
+        """Wait for what is being written."""
+        await self._writer.close()
+
     async def _change(
         self, query: str, tenant: str, conversation_id: UUID, value: object, *, missing: str = ""
     ) -> Conversation:
@@ -331,7 +288,8 @@ async def _delete_branch(
     return read_conversation(row)
 
 
-def _checked_title(title: str) -> str:
+def checked_title(title: str) -> str:
+    """The title as it is stored; raises InvalidRequest for one that is too long."""
     if len(title) > TITLE_CHARACTERS_MAX:
         raise InvalidRequest(
             f"a title has at most {TITLE_CHARACTERS_MAX} characters, this one {len(title)}",

@@ -14,7 +14,7 @@ from appliance.errors import InvalidRequest
 from appliance.tokens import TokenIds
 
 TITLE_CHARACTERS_MAX = 200
-"""The schema's check; `Ledger.rename` refuses more, `Ledger.append_turn` cuts."""
+"""The schema's check; `Ledger.rename` and `Ledger.open` refuse more, `Ledger.append_turn` cuts."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -166,6 +166,24 @@ class NewGreeting:
     message_id: UUID
     turn_key: UUID
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewConversation:
+    """A conversation to be opened, with its greetings as siblings, the first of them shown.
+
+    `prompt_version` is that of the character whose greetings they are, None without any. The id and the
+    time (UTC) are chosen by the caller: opening the same one again changes nothing.
+    """
+
+    tenant: str
+    conversation_id: UUID
+    created_at: datetime
+    title: str = ""
+    character: str | None = None
+    scene: Scene = field(default_factory=Scene)
+    greetings: tuple[NewGreeting, ...] = ()
+    prompt_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +19,7 @@ from appliance.store.records import (
     FinishedTurn,
     FrozenText,
     Message,
+    NewConversation,
     NewMessage,
     Scene,
     StoredTurn,
@@ -29,8 +30,8 @@ _SCENE = msgspec.json.Decoder(Scene)
 _LORE = msgspec.json.Decoder(tuple[FrozenText, ...])
 
 
-def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
-    """The parameters of the query `append_turn`, in its order."""
+def append_arguments(turn: FinishedTurn, at: datetime | None = None) -> tuple[object, ...]:
+    """The parameters of the query `append_turn`, in its order; `at` is when a journalled turn ended."""
     title = None if turn.title is None else storable(turn.title)[:TITLE_CHARACTERS_MAX]
     user, reply = turn.user, turn.assistant
     return (
@@ -41,6 +42,54 @@ def append_arguments(turn: FinishedTurn) -> tuple[object, ...]:
         turn.prompt_version,
         None if user is None else _lore_json(user.lore),
         turn.scene_digest,
+        at,
+    )
+
+
+def open_arguments(opened: NewConversation) -> tuple[object, ...]:
+    """The parameters of the query `open_conversation`, in its order."""
+    greetings = opened.greetings
+    return (
+        *(opened.tenant, opened.conversation_id, storable(opened.title), opened.character),
+        *(scene_column(opened.scene), opened.created_at, opened.prompt_version),
+        [greeting.turn_key for greeting in greetings],
+        [greeting.message_id for greeting in greetings],
+        [storable(greeting.text) for greeting in greetings],
+    )
+
+
+def opened_conversation(opened: NewConversation) -> Conversation:
+    """What opening it for the first time stores."""
+    return Conversation(
+        tenant=opened.tenant,
+        conversation_id=opened.conversation_id,
+        title=storable(opened.title),
+        character=opened.character,
+        head_id=opened.greetings[0].message_id if opened.greetings else None,
+        anchor_id=None,
+        prompt_version=opened.prompt_version,
+        scene=opened.scene,
+        created_at=opened.created_at,
+        updated_at=opened.created_at,
+    )
+
+
+def opened_messages(opened: NewConversation) -> tuple[Message, ...]:
+    """The greetings as `open_conversation` stores them."""
+    return tuple(
+        Message(
+            message_id=greeting.message_id,
+            parent_id=None,
+            role="assistant",
+            text=storable(greeting.text),
+            token_ids=None,
+            tokenizer=None,
+            finish_reason="stop",
+            prompt_tokens=None,
+            prefix_hit_tokens=None,
+            created_at=opened.created_at + timedelta(microseconds=place),
+        )
+        for place, greeting in enumerate(opened.greetings, 1)
     )
 
 

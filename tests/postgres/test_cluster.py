@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import pwd
 import shutil
@@ -11,7 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -25,6 +23,8 @@ from appliance.dbops.binaries import COPIED, Binaries, find_binaries, reachable_
 from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.settings import SETTINGS_FILE
 from appliance.errors import DatabaseError
+from tests.postgres import folders
+from tests.postgres.folders import copy, digest
 from tests.postgres_fixtures import quiet
 
 ROOT = Path(__file__).parents[2]
@@ -62,16 +62,8 @@ async def own(tmp_path: Path, pristine: Path, binaries: Binaries) -> AsyncIterat
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that every user can reach, which pytest's are not."""
-    folder = Path(tempfile.mkdtemp(prefix="appliance-test-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def copy(source: Path, target: Path) -> Path:
-    """A copy with owners, modes and times."""
-    subprocess.run(["cp", "-a", source, target], check=True)
-    return target
+    with folders.open_folder() as folder:
+        yield folder
 
 
 def names(folder: Path) -> set[str]:
@@ -120,17 +112,6 @@ async def ask(cluster: Cluster, query: str) -> object:
         return await connection.fetchval(query)
     finally:
         await connection.close()
-
-
-def digest(folder: Path) -> str:
-    """The names, modes, owners, times and contents of all below a folder."""
-    total = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        status = path.lstat()
-        total.update(f"{path} {status.st_mode} {status.st_uid} {status.st_mtime_ns}\n".encode())
-        if path.is_file():
-            total.update(path.read_bytes())
-    return total.hexdigest()
 
 
 async def test_a_new_cluster_is_private_checked_and_answers(
@@ -225,7 +206,9 @@ async def test_another_major_version_is_refused_untouched_with_both_versions(
 ) -> None:
     (own.directory / "PG_VERSION").write_text("14\n")
     before = digest(own.directory)
-    with pytest.raises(DatabaseError, match=rf"PostgreSQL 14.*{binaries.version}.*pg_upgrade"):
+    with pytest.raises(
+        DatabaseError, match=rf"PostgreSQL 14.*{binaries.version}.*db upgrade --data-dir"
+    ):
         await own.start(quiet)
     with pytest.raises(DatabaseError, match="not empty"):
         await own.init(quiet)

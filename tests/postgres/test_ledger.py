@@ -17,13 +17,15 @@ from appliance.store.records import (
     Cursor,
     Message,
     NewGreeting,
+    Note,
     Persona,
     Scene,
 )
-from appliance.store.rows import append_arguments
-from tests.postgres.turns import TENANT, new_conversation, reply, swipe, talk, turn
+from appliance.store.rows import append_arguments, opened_conversation, opened_messages
+from tests.postgres.turns import TENANT, new_conversation, opening, reply, swipe, talk, turn
 
 VERSION = "c" * 64
+SCENE = Scene(persona=Persona(name="Mara"), note=Note(text="Be kind."))
 
 
 def texts(messages: tuple[Message, ...]) -> list[str]:
@@ -38,47 +40,36 @@ async def shown(ledger: Ledger, conversation: Conversation) -> list[str]:
     return texts(await ledger.path(now.tenant, now.conversation_id, now.head_id))
 
 
-async def test_a_new_conversation_is_empty_and_creating_it_again_changes_nothing(
+async def test_a_new_conversation_is_empty_and_opening_it_again_changes_nothing(
     ledger: Ledger,
 ) -> None:
     made = await new_conversation(ledger, title="Tea", character="sage")
     assert (made.title, made.character, made.head_id, made.anchor_id) == ("Tea", "sage", None, None)
-    again = await ledger.create(TENANT, made.conversation_id, title="Other")
+    again = await ledger.open(opening(conversation_id=made.conversation_id, title="Other"))
     assert again == made
     assert await ledger.get(TENANT, made.conversation_id) == made
     assert await ledger.messages(TENANT, made.conversation_id) == ()
 
 
 async def test_greetings_are_siblings_in_their_order_and_the_first_is_shown(ledger: Ledger) -> None:
-    conversation = await new_conversation(ledger)
-    key = (TENANT, conversation.conversation_id)
-    openings = [
+    openings = tuple(
         NewGreeting(message_id=uuid4(), turn_key=uuid4(), text=f"Hello {number}\0")
         for number in range(40)
-    ]
-    opened = await ledger.append_greetings(*key, openings, prompt_version=VERSION)
-    assert (opened.head_id, opened.prompt_version) == (openings[0].message_id, VERSION)
-    assert await ledger.append_greetings(*key, openings, prompt_version=VERSION) == replace(
-        opened, updated_at=(await ledger.get(*key)).updated_at
     )
+    offered = opening(greetings=openings, prompt_version=VERSION, scene=SCENE, title="Tea\0")
+    opened = await ledger.open(offered)
+    assert (opened.head_id, opened.prompt_version) == (openings[0].message_id, VERSION)
+    key = (TENANT, opened.conversation_id)
+    assert await ledger.get(*key) == opened
+    assert opened == opened_conversation(offered)
+    assert await ledger.open(offered) == opened
     tree = await ledger.messages(*key)
+    assert tree == opened_messages(offered)
     assert [message.message_id for message in tree] == [one.message_id for one in openings]
     assert {(m.parent_id, m.role, m.finish_reason) for m in tree} == {(None, "assistant", "stop")}
-    stored = await ledger.append_turn(turn(conversation, openings[3].message_id, "q", "a"))
-    assert await shown(ledger, conversation) == [tree[3].text, "q", "a"]
+    stored = await ledger.append_turn(turn(opened, openings[3].message_id, "q", "a"))
+    assert await shown(ledger, opened) == [tree[3].text, "q", "a"]
     assert (await ledger.messages(*key))[-1].message_id == stored.assistant.message_id
-
-
-async def test_greetings_of_a_conversation_that_is_gone_or_anothers_are_not_stored(
-    ledger: Ledger,
-) -> None:
-    conversation = await new_conversation(ledger)
-    opening = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hello")
-    with pytest.raises(NotFound):
-        await ledger.append_greetings(
-            "other", conversation.conversation_id, [opening], prompt_version=VERSION
-        )
-    assert await ledger.messages(TENANT, conversation.conversation_id) == ()
 
 
 async def test_an_appended_turn_is_read_back_whole_and_is_the_head(ledger: Ledger) -> None:
@@ -260,7 +251,7 @@ async def test_another_tenants_conversation_is_not_found(ledger: Ledger) -> None
     assert await ledger.messages("mallory", conversation_id) == ()
     assert await ledger.list("mallory", limit=10) == ()
     # The same id under another tenant is another conversation.
-    await ledger.create("mallory", conversation_id)
+    await ledger.open(opening("mallory", conversation_id=conversation_id))
     assert await ledger.messages("mallory", conversation_id) == ()
     with pytest.raises(NotFound):
         await ledger.append_turn(turn(stranger, reply_id, "q", "a"))
@@ -431,7 +422,7 @@ async def test_an_append_that_waits_for_a_deletion_finds_nothing_to_append_to(
         (deletion, root),
         (deletion, None),
     ):
-        await ledger.create(*key)
+        await ledger.open(opening(conversation_id=conversation.conversation_id))
         async with pool.acquire() as connection:
             async with connection.transaction():
                 for name, more in statements:

@@ -12,9 +12,11 @@ import pytest
 
 from appliance.store.ledger import QUERIES, Ledger
 from appliance.store.pool import Pool
-from appliance.store.rows import append_arguments
-from tests.postgres.turns import TENANT, new_conversation, swipe, talk, turn
+from appliance.store.records import NewGreeting
+from appliance.store.rows import append_arguments, open_arguments
+from tests.postgres.turns import TENANT, new_conversation, opening, swipe, talk, turn
 
+GREETING = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hello")
 PARTITION = re.compile(r"(messages|conversations)_\d\d")
 OF_ALL_TENANTS = {"live_chats", "newest_of_character"}
 """Questions of the operator's about a character, whoever talks to it: they read every partition."""
@@ -71,7 +73,9 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
     place = (page[0].updated_at, page[0].conversation_id)
     leaf: UUID = replies[-1]
     return {
-        "create_conversation": (TENANT, uuid4(), "title", None, None),
+        "open_conversation": open_arguments(
+            opening(greetings=(GREETING,), prompt_version="v" * 64)
+        ),
         "get_conversation": key,
         "newest_conversations": (TENANT, 10),
         "conversations_before": (TENANT, 10, *place),
@@ -79,13 +83,6 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "messages": (*key, 100),
         "get_message": (*key, leaf),
         "append_turn": append_arguments(turn(conversation, leaf, "q", "a", title="t")),
-        "append_greetings": (
-            *key,
-            [uuid4(), uuid4()],
-            [uuid4(), uuid4()],
-            ["Hello", "You?"],
-            "v" * 64,
-        ),
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, FinishedTurn, NewMessage
+from appliance.store.records import Conversation, FinishedTurn, NewConversation, NewMessage
 from appliance.tokens import pack
 
 TENANT = "acme"
 
 
-async def new_conversation(ledger: Ledger, tenant: str = TENANT, **options: Any) -> Conversation:
+def opening(tenant: str = TENANT, **fields: Any) -> NewConversation:
+    """A conversation to be opened now, with a random id."""
+    given = {"conversation_id": uuid4(), "created_at": datetime.now(UTC), **fields}
+    return NewConversation(tenant=tenant, **given)
+
+
+async def new_conversation(ledger: Ledger, tenant: str = TENANT, **fields: Any) -> Conversation:
     """A conversation with a random id."""
-    return await ledger.create(tenant, uuid4(), **options)
+    return await ledger.open(opening(tenant, **fields))
 
 
 def user_message(text: str, **fields: Any) -> NewMessage:

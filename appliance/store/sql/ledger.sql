@@ -1,7 +1,27 @@
--- name: create_conversation
-INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, scene)
-VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb)
-ON CONFLICT (tenant, conversation_id) DO NOTHING;
+-- name: open_conversation
+-- $1 tenant, $2 conversation, $3 title, $4 character or null, $5 scene or null, $6 when, $7 the version of
+-- the character whose greetings they are, or null; $8 turn keys, $9 message ids, $10 texts of the greetings:
+-- openings without a parent, the first of which is shown. They are read in the order of their times, hence the
+-- microseconds between. One statement: a conversation that is there has its greetings.
+WITH conversation AS (
+    INSERT INTO appliance.conversations (
+        tenant, conversation_id, title, character_id, scene, head_id, prompt_version, created_at,
+        updated_at)
+    VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, ($9::uuid[])[1], $7::text,
+            $6::timestamptz, $6::timestamptz)
+    ON CONFLICT (tenant, conversation_id) DO NOTHING
+    RETURNING conversation_id
+), greeting AS (
+    INSERT INTO appliance.messages (
+        tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
+        role, text, finish_reason)
+    SELECT $1::text, $2::uuid, given.message_id, NULL, given.turn_key, 0,
+           $6::timestamptz + given.place * interval '1 microsecond', 'assistant', given.text, 'stop'
+    FROM conversation
+    CROSS JOIN unnest($8::uuid[], $9::uuid[], $10::text[])
+        WITH ORDINALITY AS given (turn_key, message_id, text, place)
+)
+SELECT EXISTS (SELECT FROM conversation) AS is_new;
 
 -- name: get_conversation
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
@@ -78,7 +98,8 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- $7..$11 user message or nulls: id, role, text, token ids, tokenizer,
 -- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
 -- $20 the version its prompt was made with, or null: the conversation's if it has none yet,
--- $21 lore of the user's message or null, $22 digest of what the user had set, or null.
+-- $21 lore of the user's message or null, $22 digest of what the user had set, or null,
+-- $23 when it ended, of a turn that waited in the journal, or null: now.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -96,9 +117,11 @@ WITH conversation AS (
     WHERE m.message_id = $4::uuid
     FOR KEY SHARE OF m
 ), place AS (
-    SELECT 0 AS depth, now() AS created_at FROM conversation WHERE $4::uuid IS NULL
+    SELECT 0 AS depth, coalesce($23::timestamptz, now()) AS created_at
+    FROM conversation
+    WHERE $4::uuid IS NULL
     UNION ALL
-    SELECT depth + 1, greatest(now(), created_at) FROM parent
+    SELECT depth + 1, greatest(coalesce($23::timestamptz, now()), created_at) FROM parent
 ), user_message AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
@@ -130,7 +153,7 @@ WITH conversation AS (
         anchor_id = coalesce($6::uuid, c.anchor_id),
         prompt_version = coalesce(c.prompt_version, $20::text),
         title = CASE WHEN c.title = '' THEN coalesce($5::text, '') ELSE c.title END,
-        updated_at = greatest(now(), c.updated_at)
+        updated_at = greatest(coalesce($23::timestamptz, now()), c.updated_at)
     FROM reply
     WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
     RETURNING reply.created_at
@@ -138,36 +161,6 @@ WITH conversation AS (
 SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
        EXISTS (SELECT FROM place) AS has_place,
        (SELECT created_at FROM head) AS created_at;
-
--- name: append_greetings
--- $1 tenant, $2 conversation, $3 turn keys, $4 message ids, $5 texts, $6 version of the character:
--- openings without a parent, the first of which is shown. They are read in the order of their times, hence the microseconds between.
--- A second try finds them stored, and changes nothing but the head.
-WITH conversation AS (
-    SELECT conversation_id
-    FROM appliance.conversations
-    WHERE tenant = $1::text AND conversation_id = $2::uuid
-    FOR NO KEY UPDATE
-), greeting AS (
-    INSERT INTO appliance.messages (
-        tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
-        role, text, finish_reason)
-    SELECT $1::text, $2::uuid, given.message_id, NULL, given.turn_key, 0,
-           now() + given.place * interval '1 microsecond', 'assistant', given.text, 'stop'
-    FROM conversation
-    CROSS JOIN unnest($3::uuid[], $4::uuid[], $5::text[])
-        WITH ORDINALITY AS given (turn_key, message_id, text, place)
-    ON CONFLICT DO NOTHING
-    RETURNING message_id
-)
--- Counted so that they are written first: the lock above skips a row that this statement has changed.
-UPDATE appliance.conversations AS c
-SET head_id = ($4::uuid[])[1], prompt_version = coalesce(c.prompt_version, $6::text),
-    updated_at = greatest(now(), c.updated_at)
-FROM (SELECT count(*) FROM greeting) AS written
-WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
-RETURNING c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id,
-          c.prompt_version, c.scene, c.created_at, c.updated_at;
 
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.

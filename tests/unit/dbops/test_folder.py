@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.folder import FolderLock, append_text, give_to, replace_file
+from appliance.dbops.folder import FolderLock, Holder, append_text, give_to, replace_file
 from appliance.errors import DatabaseError
 
 
@@ -52,15 +52,20 @@ def test_text_is_added_to_a_file_that_exists(tmp_path: Path) -> None:
 
 def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path) -> None:
     first, second = (
-        FolderLock(tmp_path / "pg.lock", tmp_path / "pg"),
+        FolderLock(tmp_path / "pg.lock", tmp_path / "pg", purpose="appliance db upgrade"),
         FolderLock(tmp_path / "pg.lock", tmp_path / "pg"),
     )
+    assert second.holder() is None
     first.acquire()
     first.acquire()
-    with pytest.raises(DatabaseError, match=rf"pg is in use.*{os.getpid()}"):
+    assert second.holder() == Holder(pid=os.getpid(), purpose="appliance db upgrade")
+    with pytest.raises(
+        DatabaseError, match=rf"pg is in use by appliance db upgrade .*{os.getpid()}"
+    ):
         second.acquire()
     first.release()
     first.release()
+    assert second.holder() is None
     second.acquire()
     second.release()
 
@@ -75,7 +80,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", script, tmp_path / "pg.lock"], env=environment)
-    assert (tmp_path / "pg.lock").read_text().strip().isdecimal()
+    assert (tmp_path / "pg.lock").read_text().splitlines()[0].isdecimal()
     lock = FolderLock(tmp_path / "pg.lock", tmp_path / "pg")
     lock.acquire()
     lock.release()

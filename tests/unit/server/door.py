@@ -27,6 +27,7 @@ from appliance.server.auth import Keys
 from appliance.server.drain import Drain
 from appliance.server.main import PROMPTS_DIR, build_services, engines_of
 from appliance.server.services import Services
+from appliance.server.storage import storing
 from appliance.store.pool import connect
 from appliance.store.prompt_registry import PromptRegistry
 from tests.script_model import EOS, write_script_model
@@ -196,12 +197,12 @@ async def served(
     """A server in front of the engine that listens at the configuration's socket: its port, its parts."""
     assert config.database.url is not None
     pool = await connect(config.database.url, config.database)
-    async with engines_of(config) as engines:
+    async with storing(config, pool) as storage, engines_of(config) as engines:
         async with asyncio.timeout(5):
             while not all(engines.ready_by_name.values()):
                 await asyncio.sleep(0.005)
         catalog = Catalog(PromptRegistry(pool), current=load_characters(PROMPTS_DIR))
-        services = build_services(config, text, catalog, pool, engines, Drain())
+        services = build_services(config, text, catalog, storage, engines, Drain())
         services.readiness.schema_ready = True
         runner = create_runner(services, Keys.from_config(config.server))
         runner._kwargs["handler_cancellation"] = handler_cancellation
@@ -213,4 +214,4 @@ async def served(
             services.drain.cut()
             await runner.cleanup()
             await services.turns.close()
-            await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), 5)

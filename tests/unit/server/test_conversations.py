@@ -290,7 +290,10 @@ async def test_metrics_count_and_readiness_explains(stored_door: Door) -> None:
     door = stored_door
     door.say("one", " two", prefix_hit_tokens=2)
     assert (await door.complete())[0] == 200
-    assert await get(door, "/ready") == {"ready": True, "reasons": []}
+    ready = await get(door, "/ready")
+    assert (ready["ready"], ready["reasons"]) == (True, [])
+    assert (ready["journal"]["writes"], ready["journal"]["entries"]) == ("open", 0)
+    assert await get(door, "/health") == ready
     async with door.session.get(door.url + "/metrics") as answer:
         text = await answer.text()
     assert 'appliance_tokens_total{kind="generated"} 2.0' in text

@@ -1,0 +1,55 @@
+"""The extensions that a repair needs, in every database of an embedded cluster before it needs one.
+
+In a database without transaction IDs they could no longer be created. Never: keeps a server from
+starting.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import asyncpg
+
+from appliance.dbops.target import Target
+from appliance.errors import ApplianceError
+
+log = logging.getLogger("appliance.dbops")
+
+EXTENSIONS = ("amcheck", "pageinspect", "pg_surgery", "pg_visibility")
+"""All for superusers alone, as they come. Databases made later get them from template1."""
+
+_DATABASES = "SELECT datname FROM pg_database WHERE datallowconn"
+_MISSING = """
+SELECT name FROM pg_available_extensions
+WHERE name = ANY ($1::text[]) AND installed_version IS NULL AND NOT pg_is_in_recovery()
+"""
+"""Needs no transaction ID, so a start in the stop does not trip over it."""
+
+
+async def add_missing(directory: Path) -> None:
+    """Create what is missing in the databases of a running cluster; what fails is logged.
+
+    By a server, not in single-user mode: what that makes counts as PostgreSQL's own (an OID below
+    16384), and pg_dump and pg_upgrade leave it out.
+    """
+    target = Target(directory=directory)
+    try:
+        connection = await target.connect()
+        try:
+            databases = [row["datname"] for row in await connection.fetch(_DATABASES)]
+        finally:
+            await connection.close()
+        for database in databases:
+            await _add(target, database)
+    except (ApplianceError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        log.warning("extensions_missing", extra={"reason": type(error).__name__})
+
+
+async def _add(target: Target, database: str) -> None:
+    connection = await target.connect(database)
+    try:
+        for row in await connection.fetch(_MISSING, list(EXTENSIONS)):
+            await connection.execute(f'CREATE EXTENSION IF NOT EXISTS "{row["name"]}"')
+    finally:
+        await connection.close()

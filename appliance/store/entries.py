@@ -1,0 +1,80 @@
+"""What can be written in batches, and wait in the journal: finished turns and new conversations.
+
+Owns their form as bytes. Values only; never writes one anywhere.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from appliance.store.records import FinishedTurn, NewConversation
+
+Key: TypeAlias = tuple[str, UUID]
+"""(tenant, conversation id)"""
+
+
+class TurnEntry(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
+    """A finished turn; `at` (UTC) is when it ended, None for one that did not wait."""
+
+    turn: FinishedTurn
+    at: datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        """Whose conversation it is of."""
+        return (self.turn.tenant, self.turn.conversation_id)
+
+    @property
+    def bytes(self) -> int:
+        """About how much it is to write: its texts and token ids."""
+        said = (self.turn.user, self.turn.assistant)
+        return sum(len(one.text) + len(one.token_ids or b"") for one in said if one is not None)
+
+
+class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
+    """A new conversation with its greetings."""
+
+    opened: NewConversation
+
+    @property
+    def at(self) -> datetime:
+        """When it was opened."""
+        return self.opened.created_at
+
+    @property
+    def key(self) -> Key:
+        """Which conversation it is."""
+        return (self.opened.tenant, self.opened.conversation_id)
+
+    @property
+    def bytes(self) -> int:
+        """About how much it is to write."""
+        return sum(len(greeting.text) for greeting in self.opened.greetings)
+
+
+class DoneEntry(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """A mark in the journal: these of its entries are in the database."""
+
+    numbers: tuple[int, ...]
+
+
+Entry: TypeAlias = TurnEntry | ConversationEntry
+
+_DECODER: msgspec.msgpack.Decoder[Entry | DoneEntry] = msgspec.msgpack.Decoder(
+    TurnEntry | ConversationEntry | DoneEntry
+)
+_ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+def encode(entry: Entry | DoneEntry) -> bytes:
+    """An entry as the journal keeps it."""
+    return _ENCODER.encode(entry)
+
+
+def decode(payload: bytes) -> Entry | DoneEntry:
+    """The entry whose bytes these are; raises msgspec.DecodeError for others."""
+    return _DECODER.decode(payload)

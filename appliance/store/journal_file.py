@@ -1,0 +1,321 @@
+"""The journal's folder on disk: one file of frames, held by one process.
+
+Owns the lock, the order of frames, and what is kept aside. What `append` has returned for is on the
+disk. Plain calls that block; whoever uses it takes care that one runs at a time. Never: reads what
+a payload means.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from appliance.errors import JournalDamaged, JournalFull, JournalHeld
+from appliance.store.journal_frame import (
+    HEADER_BYTES,
+    KEY_BYTES,
+    OVERHEAD_BYTES,
+    Frame,
+    Scan,
+    frame,
+    header,
+    scan,
+)
+
+log = logging.getLogger("appliance.store")
+
+FILE_NAME = "turns"
+LOCK_NAME = "lock"
+REFUSED_NAME = "refused.jsonl"
+DAMAGED_PREFIX = "damaged-"
+
+RESERVE_BYTES = 16 << 20
+"""Space that is taken from the disk ahead: turns that run when it fills up still find room."""
+
+MARKS_BYTES = 1 << 20
+"""Of the reserve, what only marks of finished entries may use: they make room."""
+
+
+class JournalFile:
+    """An open journal; `frames` are those found at opening, for its user to take once."""
+
+    frames: tuple[Frame, ...]
+    _file: int
+    _key: bytes
+    _end: int
+    _last: int
+    _reserved: int
+    _is_suspect: bool
+    _is_disk_full: bool
+
+    def __init__(self, folder: Path, *, bytes_max: int) -> None:
+        """Open or make it. Raises JournalHeld when another process has it, OSError."""
+        self._folder = folder
+        self._path = folder / FILE_NAME
+        self._bytes_max = bytes_max
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _locked(folder)
+        try:
+            self._take(self._recovered())
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of the file is frames."""
+        return self._end
+
+    @property
+    def room_bytes(self) -> int:
+        """How much entries may still use: what the limit leaves, or what is reserved of a full disk."""
+        left = self._bytes_max - self._end
+        if self._is_disk_full:
+            left = min(left, self._reserved - MARKS_BYTES - self._end)
+        return max(left, 0)
+
+    def append(self, payloads: Sequence[bytes]) -> list[int]:
+        """Write entries as frames in this order; returns their numbers once they are on the disk.
+
+        All or none. Raises JournalFull at the limit or on a full disk, OSError.
+        """
+        size = sum(len(payload) + OVERHEAD_BYTES for payload in payloads)
+        if self._end + size > self._bytes_max:
+            raise JournalFull(f"the journal is full: database.journal_bytes is {self._bytes_max}")
+        return self._write(payloads, size + MARKS_BYTES)
+
+    def mark(self, payload: bytes) -> None:
+        """Write a mark, which is no entry and may use the last of the space."""
+        self._write([payload], len(payload) + OVERHEAD_BYTES)
+
+    def top_up(self) -> None:
+        """Take space ahead again after the disk was full."""
+        self._reserve(0)
+
+    def empty(self) -> None:
+        """Let go of all frames; needs no space. Numbers go on. Raises OSError."""
+        os.ftruncate(self._file, HEADER_BYTES)
+        self._end = self._reserved = HEADER_BYTES
+        os.fsync(self._file)
+        self._reserve(0)
+
+    def rewrite(self, frames: Sequence[tuple[int, bytes]]) -> None:
+        """Replace the file by one with these numbered payloads alone; all or nothing. Raises OSError.
+
+        The numbers go on from what they were.
+        """
+        last = self._last
+        content, key = _content(frames)
+        _replace(self._folder, FILE_NAME, content)
+        os.close(self._file)
+        self._take(scan(content))
+        assert self._key == key
+        self._last = max(self._last, last)
+
+    def keep_refused(self, lines: bytes) -> None:
+        """Add lines to the file of entries that the database refused. On the disk when it returns."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._folder / REFUSED_NAME, flags, 0o600)
+        try:
+            _write_all(descriptor, lines)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _sync_folder(self._folder)
+
+    def close(self) -> None:
+        """Give up file and lock. The lock's file stays: removing it would let two processes hold two."""
+        os.close(self._file)
+        os.close(self._lock)
+
+    def _recovered(self) -> Scan:
+        """What the file holds; what is no frame in its middle is kept aside and reported."""
+        if not self._path.exists():
+            _replace(self._folder, FILE_NAME, header(secrets.token_bytes(KEY_BYTES)))
+        data = self._path.read_bytes()
+        try:
+            found = scan(data)
+        except JournalDamaged:
+            self._set_aside(data, 0)
+            _replace(self._folder, FILE_NAME, header(secrets.token_bytes(KEY_BYTES)))
+            return scan(self._path.read_bytes())
+        if found.torn_bytes:
+            log.warning("journal_tail_cut", extra={"bytes": found.torn_bytes})
+        if not found.damaged:
+            return found
+        for start, end in found.damaged:
+            self._set_aside(data[start:end], start)
+        content, _ = _content([(one.number, one.payload) for one in found.frames])
+        _replace(self._folder, FILE_NAME, content)
+        return scan(content)
+
+    def _set_aside(self, data: bytes, start: int) -> None:
+        name = f"{DAMAGED_PREFIX}{start}-{secrets.token_hex(4)}"
+        _replace(self._folder, name, data)
+        log.error("journal_damaged", extra={"bytes": len(data), "offset": start, "kept_as": name})
+
+    def _take(self, found: Scan) -> None:
+        """Go on with the file as it was just scanned: what follows its frames is cut off."""
+        self.frames = found.frames
+        self._key, self._end = found.key, found.end
+        self._last = found.frames[-1].number if found.frames else 0
+        self._file = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._is_suspect = False
+        self._is_disk_full = False
+        os.ftruncate(self._file, self._end)
+        os.fsync(self._file)
+        self._reserved = self._end
+        self._reserve(0)
+
+    def _write(self, payloads: Sequence[bytes], needed: int) -> list[int]:
+        if self._is_suspect:
+            self._renew()
+        self._reserve(needed)
+        if self._reserved - self._end < needed:
+            raise JournalFull("the journal cannot grow: the disk is full")
+        numbers = list(range(self._last + 1, self._last + 1 + len(payloads)))
+        data = b"".join(
+            frame(self._key, number, payload)
+            for number, payload in zip(numbers, payloads, strict=True)
+        )
+        try:
+            _write_all_at(self._file, data, self._end)
+        except OSError:
+            self._cut()
+            raise
+        try:
+            os.fdatasync(self._file)
+        except OSError:
+            # Pages that could not be written may count as clean from now on: nothing here is certain.
+            self._cut()
+            self._is_suspect = True
+            raise
+        self._end += len(data)
+        self._last = numbers[-1]
+        return numbers
+
+    def _cut(self) -> None:
+        """Remove what was written behind the frames: it must not come to light later, behind others."""
+        try:
+            os.ftruncate(self._file, self._end)
+            self._reserved = self._end
+        except OSError:
+            self._is_suspect = True
+
+    def _renew(self) -> None:
+        """After a failed write: a new file with what was acknowledged, since this one is not to be
+        trusted."""
+        kept = scan(os.pread(self._file, self._end, 0))
+        assert kept.end == self._end
+        self.rewrite([(one.number, one.payload) for one in kept.frames])
+
+    def _reserve(self, needed: int) -> None:
+        """Have `needed` bytes behind the frames, and what is kept ahead, as far as the disk allows."""
+        if self._reserved >= self._end + needed + RESERVE_BYTES // 2:
+            return
+        was_full, self._is_disk_full = self._is_disk_full, False
+        for ahead in (RESERVE_BYTES, 0):
+            target = self._end + needed + ahead
+            if target <= self._reserved:
+                return
+            try:
+                os.posix_fallocate(self._file, self._reserved, target - self._reserved)
+            except OSError:
+                self._is_disk_full = True
+            else:
+                self._reserved = target
+                return
+            if not was_full:
+                was_full = True
+                log.error("journal_disk_full", extra={"reserved_bytes": self._reserved - self._end})
+
+
+def read_journal(folder: Path) -> Scan | None:
+    """What the journal of a folder holds, without taking it from who has it; None when there is none.
+
+    Raises JournalDamaged, OSError.
+    """
+    try:
+        return scan((folder / FILE_NAME).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def holder_of(folder: Path) -> str | None:
+    """The process that holds the journal of a folder, "unknown" when it does not say; None: nobody."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _named(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _locked(folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(folder / LOCK_NAME, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = _named(descriptor)
+        os.close(descriptor)
+        raise JournalHeld(
+            f"{folder}: the journal is held by another server (process {holder})"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _named(descriptor: int) -> str:
+    return os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+
+
+def _content(frames: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes]:
+    """(a whole file, its key) of numbered payloads."""
+    key = secrets.token_bytes(KEY_BYTES)
+    return header(key) + b"".join(frame(key, *one) for one in frames), key
+
+
+def _replace(folder: Path, name: str, content: bytes) -> None:
+    """Write a file whole and durably: it is there as it was before, or with all of the content."""
+    temporary = folder / f".{name}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600)
+    try:
+        _write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(folder / name)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _write_all_at(descriptor: int, data: bytes, place: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, place)
+        view, place = view[written:], place + written

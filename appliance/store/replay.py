@@ -1,0 +1,157 @@
+"""The way out of the journal: its entries into the database, in the order of each conversation,
+once each.
+
+Owns when it is tried, what is passed over for a while and what is kept aside for good. Never:
+appends to the journal, or reads for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.errors import ApplianceError
+from appliance.store.entries import Entry, Key
+from appliance.store.journal import Journal, Refusal
+from appliance.store.pool import Pool
+from appliance.store.retry import DatabaseFailure, reason
+from appliance.store.turn_batch import (
+    BatchLimits,
+    Outcome,
+    Tally,
+    choose,
+    is_settled,
+    write_batch,
+)
+from appliance.store.write_gate import WriteGate, Writes
+
+log = logging.getLogger("appliance.store")
+
+PROBE_MIN_S = 0.25
+PROBE_MAX_S = 2.0
+"""Between two tries of a database that takes no writes. A try is one entry: a refused statement, no
+ID."""
+
+HELD_S = 1.0
+"""How long the entries of a conversation that somebody else holds are passed over."""
+
+ONE = BatchLimits(entries=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay did."""
+
+    entries: int = 0
+    refused: int = 0
+
+
+class Replay:
+    """Writes what the journal holds. `step` is one batch; `run` goes on for ever."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        pool: Pool,
+        gate: WriteGate,
+        *,
+        limits: BatchLimits | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._journal = journal
+        self._pool = pool
+        self._gate = gate
+        self._limits = limits or BatchLimits()
+        self._jitter = jitter or random.Random()
+        self._held_until: dict[Key, float] = {}
+        self._pause_s = PROBE_MIN_S
+        self.tally = Tally()
+
+    async def run(self) -> None:
+        """Replay whenever there is something to, for ever."""
+        while True:
+            try:
+                await self._once()
+            except Exception as error:
+                # A disk that takes no mark, or a bug: the entries stay, and the next try is another one.
+                log.error("journal_not_replayed", extra={"error": type(error).__name__})
+                await self._pause()
+
+    async def _once(self) -> None:
+        if not len(self._journal.overlay):
+            await self._wait_for_entries()
+            return
+        if self._gate.writes is Writes.MAINTENANCE or await self.step() is None:
+            await self._pause()
+
+    async def step(self) -> Replayed | None:
+        """Write one batch; None when nothing could be written. Raises OSError, JournalFull."""
+        now = asyncio.get_running_loop().time()
+        self._held_until = {key: at for key, at in self._held_until.items() if at > now}
+        firsts = list(self._journal.overlay.firsts())
+        is_open = self._gate.writes is Writes.OPEN
+        places = choose(
+            (entry for _, entry in firsts),
+            busy=self._held_until.keys(),
+            limits=self._limits if is_open else ONE,
+        )
+        batch = [firsts[place] for place in places]
+        if not batch:
+            return None
+        try:
+            outcomes = await write_batch(self._pool, [entry for _, entry in batch], self.tally)
+        except DatabaseFailure as error:
+            self._gate.close(error)
+            return None
+        self._gate.open()
+        done = await self._settle(batch, outcomes, now)
+        if done is not None:
+            self._pause_s = PROBE_MIN_S
+        return done
+
+    async def _settle(
+        self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome], now: float
+    ) -> Replayed | None:
+        """Let go of what is stored or refused for good; None when that was nothing."""
+        done: list[int] = []
+        refusals: list[Refusal] = []
+        for (number, entry), outcome in zip(batch, outcomes, strict=True):
+            if not is_settled(outcome):
+                self._held_until[entry.key] = now + HELD_S
+                continue
+            done.append(number)
+            if isinstance(outcome, Exception):
+                refusals.append(Refusal(number=number, entry=entry, reason=_words(outcome)))
+        if refusals:
+            await self._journal.keep_refused(refusals)
+        if not done:
+            return None
+        await self._journal.settle(done)
+        return Replayed(entries=len(done) - len(refusals), refused=len(refusals))
+
+    async def _wait_for_entries(self) -> None:
+        """Until there is something to replay. A gate that was closed meanwhile is opened again: the next
+        turn finds out."""
+        self._journal.changed.clear()
+        if self._gate.writes is Writes.CLOSED:
+            await self._pause()
+            if not len(self._journal.overlay):
+                self._gate.open()
+            return
+        try:
+            async with asyncio.timeout(PROBE_MAX_S):
+                await self._journal.changed.wait()
+        except TimeoutError:
+            return
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pause_s * self._jitter.uniform(0.75, 1.25))
+        self._pause_s = min(self._pause_s * 2, PROBE_MAX_S)
+        await self._journal.top_up()
+
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, ApplianceError) else reason(error)
