@@ -21,7 +21,7 @@ from appliance.chat.prompting import check_message, off_loop
 from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.chat.turn_plan import Plan, Replay
+from appliance.chat.turn_plan import Plan, RepeatedTurn
 from appliance.errors import EngineUnavailable, InvalidRequest
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
@@ -82,7 +82,7 @@ class Planner:
         text: str,
         parent: UUID | Place | None,
         turn_key: UUID | None,
-    ) -> Plan | Replay:
+    ) -> Plan | RepeatedTurn:
         """The plan of a new message, or the turn that is already stored under its key."""
         check_message(text, self.limits)
         text = storable(text)
@@ -154,7 +154,7 @@ class Planner:
         path = await self.paths.to_leaf(conversation, parent_id if known is None else None)
         return _Standing(parent_id=parent_id, known=known, path=path)
 
-    async def _replay(self, conversation: Conversation, stored: StoredTurn) -> Replay:
+    async def _replay(self, conversation: Conversation, stored: StoredTurn) -> RepeatedTurn:
         """A turn that is stored already. Only of a conversation that was cut its prompt is built again,
         to tell how much was left out; None where the model's context is not known yet."""
         dropped: int | None = 0
@@ -168,7 +168,7 @@ class Planner:
                 dropped = found.built.fitted.messages_dropped
             except EngineUnavailable:
                 dropped = None
-        return Replay(stored=stored, messages_dropped=dropped)
+        return RepeatedTurn(stored=stored, messages_dropped=dropped)
 
     async def _answering(
         self, conversation: Conversation, standing: _Standing, keeper: Lorekeeper, text: str

@@ -53,7 +53,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class RepeatedTurn:
     """A turn that is stored already, to be told again. `messages_dropped` as in its plan, None where it
     cannot be told now."""
 

@@ -207,11 +207,11 @@ def _history(answer: Mapping[str, Any]) -> str:
         )
     lines.append("labels moved")
     # Newest first: what stood before a move is further down.
-    protected = {}
-    told = []
+    is_protected: dict[str, bool] = {}
+    told: list[str] = []
     for move in reversed(answer["moves"]):
-        was = protected.get(move["label"], False)
-        protected[move["label"]] = move["protected"]
+        was = is_protected.get(move["label"], False)
+        is_protected[move["label"]] = move["protected"]
         told.append(
             f"  {when(move['moved_at'])}  {move['label']}: {_what_moved(move, was)}  "
             f"{move['author']}: {_line(move['message'])}"

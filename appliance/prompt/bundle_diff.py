@@ -40,11 +40,11 @@ def _file(before: Bundle, after: Bundle, path: str) -> Iterator[str]:
         "/dev/null" if new is None else f"b/{path}",
     )
     sizes = f"{len(old or b'')} bytes", f"{len(new or b'')} bytes"
-    lines = _lines(path, old), _lines(path, new)
-    if lines[0] is None or lines[1] is None:
+    old_lines, new_lines = _lines(path, old), _lines(path, new)
+    if old_lines is None or new_lines is None:
         yield f"{names[0]} {sizes[0]} -> {names[1]} {sizes[1]}"
         return
-    found = list(difflib.unified_diff(*lines, *names, lineterm=""))
+    found = list(difflib.unified_diff(old_lines, new_lines, *names, lineterm=""))
     what = "how it is written differs" if path.endswith(".json") else "line ends differ"
     yield from found or [f"{names[0]} -> {names[1]}: {what}"]
 

@@ -195,7 +195,7 @@ def build_services(
         engine=engine,
         catalog=catalog,
         card_import=CardImport(catalog),
-        search=Search(pool),
+        search=Search(storage.pool),
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,

@@ -51,7 +51,7 @@ async def pool(shared_url: str) -> AsyncIterator[Pool]:
     await opened.execute(
         "SET session_replication_role = replica; TRUNCATE appliance.prompt_versions, "
         "appliance.prompt_files, appliance.prompt_labels, appliance.prompt_moves, "
-        "appliance.conversations, appliance.messages; RESET session_replication_role"
+        "appliance.conversations, appliance.messages CASCADE; RESET session_replication_role"
     )
     yield opened
     await asyncio.wait_for(opened.close(), 10)
