@@ -86,7 +86,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),
-        "left_prompt_versions": key,
+        "past": key,
         "set_prompt_version": (*key, "0" * 64),
         "set_scene": (*key, '{"note": {"text": "x"}}'),
         "lock_conversation": key,
@@ -94,7 +94,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "delete_messages": key,
         "delete_branch": (*key, replies[1]),
         "newest_leaf": (*key, replies[0]),
-        "repair_head": (*key, replies[0], None),
+        "repair_head": (*key, replies[0], None, True),
     }
 
 

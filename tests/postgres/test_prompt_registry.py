@@ -249,7 +249,7 @@ async def test_a_conversation_holds_the_version_of_its_first_turn(
     assert (await ledger.get(*key)).prompt_version == A
     for version in (B, C, B):
         assert (await ledger.set_prompt_version(*key, version)).prompt_version == version
-    assert await ledger.left_prompt_versions(*key) == (A, B, C)
+    assert (await ledger.past(*key)).versions == (A, B, C)
     await ledger.append_turn(turn(opened, None, "q", "a", prompt_version=A))
     assert (await ledger.get(*key)).prompt_version == B
 
