@@ -24,6 +24,7 @@ from appliance.wire.frames import (
     FrameSplitter,
     Generate,
     Hello,
+    Node,
     PurgeAll,
     Stats,
     TokenLogprobs,
@@ -40,7 +41,8 @@ class Script:
     """What one request gets: waits in seconds, token ids, and how it ends after them.
 
     After `token_ids` the last one is repeated when `forever`, a request `fails` with that code, or the
-    reply goes on with a stop token. One that is not admitted gets its end at once.
+    reply goes on with a stop token. One that is not admitted gets its end at once. With `leaves_node` the
+    engine knows where a reply ended, and takes a request that goes on from there.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -51,6 +53,7 @@ class Script:
     prefill_s: float = 0.0
     token_s: float = 0.0
     prefix_hit_tokens: int = 0
+    leaves_node: bool = False
 
 
 class ScriptedEngine:
@@ -205,7 +208,8 @@ async def _frames(request: Generate, script: Script) -> AsyncIterator[Frame]:
         else:
             token_id = request.stop_token_ids[0]
         if token_id in request.stop_token_ids:
-            yield Finished(request_id=request_id, reason="stop", new_tokens=sent)
+            node = _node(request, sent) if script.leaves_node else None
+            yield Finished(request_id=request_id, reason="stop", new_tokens=sent, node=node)
             return
         yield Tokens(
             request_id=request_id,
@@ -215,6 +219,13 @@ async def _frames(request: Generate, script: Script) -> AsyncIterator[Frame]:
         sent += 1
         await asyncio.sleep(script.token_s)
     yield Finished(request_id=request_id, reason="length", new_tokens=sent)
+
+
+def _node(request: Generate, new_tokens: int) -> Node:
+    """The end of a reply that ended by itself: prompt, reply and what closes it."""
+    before = 0 if request.after is None else request.after.tokens
+    asked = tokens.count(request.token_ids) + tokens.count(request.closing)
+    return Node(instance="scripted", number=1, tokens=before + asked + new_tokens)
 
 
 def _logprobs(request: Generate, token_id: int) -> list[TokenLogprobs] | None:
