@@ -320,6 +320,17 @@ async def a_rewind_before_the_cut() -> ExplainedChat:
     return chat
 
 
+@situation("character version", "mood, ")
+async def a_longer_version_that_makes_a_full_window() -> ExplainedChat:
+    """More is cut too, but what differs first is what the new version says."""
+    chat = await three_turns(context_tokens=SMALL_TOKENS)
+    chat.move_to(mira("cross and wet from the rain of this morning"))
+    await chat.say("Four?")
+    assert chat.turns[-1].built.fitted.left_out
+    assert not chat.turns[-2].built.fitted.left_out
+    return chat
+
+
 @situation("goes on")
 async def a_turn_after_a_cut() -> ExplainedChat:
     chat = await three_turns(context_tokens=SMALL_TOKENS)

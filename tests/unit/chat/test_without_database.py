@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -53,10 +54,10 @@ class Chats:
     turns: Turns
     conversations: Conversations
 
-    async def open(self, **fields: str) -> UUID:
+    async def open(self, **fields: Any) -> UUID:
         return (await self.conversations.open(tenant=TENANT, **fields)).conversation_id
 
-    async def say(self, conversation: UUID, text: str, **fields: UUID) -> UUID:
+    async def say(self, conversation: UUID, text: str, **fields: Any) -> UUID:
         """One turn; the id of its reply."""
         _, _, done = await read(send(self.turns, conversation, text, **fields))
         assert done.message is not None
