@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -54,12 +53,13 @@ class Chats:
     turns: Turns
     conversations: Conversations
 
-    async def open(self, **fields: Any) -> UUID:
-        return (await self.conversations.open(tenant=TENANT, **fields)).conversation_id
+    async def open(self, character: str | None = None) -> UUID:
+        opened = await self.conversations.open(tenant=TENANT, character=character)
+        return opened.conversation_id
 
-    async def say(self, conversation: UUID, text: str, **fields: Any) -> UUID:
+    async def say(self, conversation: UUID, text: str, turn_key: UUID | None = None) -> UUID:
         """One turn; the id of its reply."""
-        _, _, done = await read(send(self.turns, conversation, text, **fields))
+        _, _, done = await read(send(self.turns, conversation, text, turn_key=turn_key))
         assert done.message is not None
         return done.message.message_id
 
