@@ -122,9 +122,11 @@ async def test_a_reply_shows_its_parts_and_the_chat_where_its_context_begins(
     told = await page.value("document.querySelector('.itemisation').textContent")
     assert "“example”" in told
     zones = await page.value(
-        "[...document.querySelectorAll('.zone-legend li')].map(item => item.textContent.split(' ')[0])"
+        "[...document.querySelectorAll('.zone-legend li')]"
+        ".map(item => item.textContent.replace(/ [0-9,]+$/, ''))"
     )
-    assert zones == ["static", "character", "persona", "history", "volatile", "free"]
+    around = ["static", "character", "persona", "history", "volatile"]
+    assert zones == [*around, "free", "for the reply"]
     await shot(page, "panel-1280")
 
     await page.click(".parts tbody tr:nth-child(2) .part-name")
