@@ -9,6 +9,7 @@ reads as many bytes, and computing every product at the rate of registers alone.
 
 from __future__ import annotations
 
+import argparse
 import cProfile
 import json
 import os
@@ -16,7 +17,6 @@ import platform
 import pstats
 import statistics
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -110,11 +110,22 @@ def single_calls(batch: StepBatch, cache: KVCache, heads: int) -> Attend:
     return lambda *arguments: attend(*arguments)
 
 
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, metavar="MODEL_DIRECTORY")
+    parser.add_argument(
+        "threads", type=int, nargs="?", default=len(os.sched_getaffinity(0)), metavar="THREADS"
+    )
+    parser.add_argument("seconds", type=float, nargs="?", default=10.0, metavar="SECONDS")
+    return parser.parse_args()
+
+
 def main() -> None:
     """Measure everything, then print it."""
-    directory = Path(sys.argv[1])
-    threads = int(sys.argv[2]) if len(sys.argv) > 2 else len(os.sched_getaffinity(0))
-    budget_s = float(sys.argv[3]) if len(sys.argv) > 3 else 10.0
+    options = _options()
+    directory, threads, budget_s = options.directory, options.threads, options.seconds
     torch.manual_seed(0)
     _core.set_kernel_threads(threads)
     decoders = {

@@ -15,9 +15,9 @@ those that the latest one alone left, as in a server with one slot. Counts; noth
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
-import sys
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -247,7 +247,13 @@ def _shared(left: TokenIds, right: TokenIds) -> int:
 
 def main() -> None:
     """Measure and print one table."""
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "seeds", type=int, nargs="?", default=3, help="chats of each kind (default: 3)"
+    )
+    seeds = parser.parse_args().seeds
     chat_format = format_of(CHATML)
     step = LIMITS.truncation_step_tokens
     policies: dict[str, Cut] = {

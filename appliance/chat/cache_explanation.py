@@ -28,6 +28,12 @@ from appliance.wire.frames import Explained
 _ENGINE_CAUSES = {"hit": "cached", "truncated": "cut"}
 """The engine's causes that have another name here; `diverged` is looked into."""
 
+_OF_THE_SCENE = {
+    SourceKind.PERSONA: "persona",
+    SourceKind.NOTE: "note",
+    SourceKind.PINNED: "pinned text",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTokens:
@@ -134,8 +140,7 @@ def _around(shown: ShownPath, part: Part) -> Cause:
     if reply.prompt_version not in (None, conversation.prompt_version):
         return Cause(name="character version", detail=part.name)
     if reply.scene_digest not in (None, conversation.scene.digest):
-        kinds = {SourceKind.PERSONA: "persona", SourceKind.NOTE: "note"}
-        return Cause(name=kinds.get(source_of(part), "persona or note"), detail=part.name)
+        return Cause(name=_OF_THE_SCENE.get(source_of(part), "scene"), detail=part.name)
     return Cause(name="cold")
 
 

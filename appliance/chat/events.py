@@ -27,10 +27,9 @@ class TurnStarted:
     """The engine took the request.
 
     The message ids are None for a stateless completion, `user_message_id` also when a reply is
-    regenerated. `messages_dropped` messages of the history did not fit into the context; None where that
-    of a turn stored before cannot be told now. `prompt_version` is the version of the character that the
-    prompt was made with, None for a stateless completion and where it was not written down;
-    `speaker` the member of a group who replies.
+    regenerated. `messages_dropped` messages of the history did not fit into the context. `prompt_version`
+    is the version of the character that the prompt was made with, None for a stateless completion and
+    where it was not written down; `speaker` the member of a group who replies.
     """
 
     turn_id: UUID
@@ -38,7 +37,7 @@ class TurnStarted:
     assistant_message_id: UUID | None
     prompt_tokens: int
     prefix_hit_tokens: int
-    messages_dropped: int | None
+    messages_dropped: int
     prompt_version: str | None = None
     speaker: str | None = None
 

@@ -19,13 +19,12 @@ from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import check_message, off_loop
-from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.scene import user_of
 from appliance.chat.speakers import Cast, last_speaker, led, speaker_for
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.chat.turn_plan import Plan, Replay
-from appliance.errors import EngineUnavailable, InvalidRequest
+from appliance.chat.turn_plan import Plan, RepeatedTurn
+from appliance.errors import InvalidRequest
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted
@@ -78,7 +77,6 @@ class Planner:
 
     paths: StoredPaths
     builder: PromptBuilder
-    prompts: ReplyPrompts
     limits: ChatLimits
     tips: Tips
     new_id: Callable[[], UUID]
@@ -92,7 +90,7 @@ class Planner:
         parent: UUID | Place | None,
         turn_key: UUID | None,
         speaker: str | None = None,
-    ) -> Plan | Replay:
+    ) -> Plan | RepeatedTurn:
         """The plan of a new message, or the turn that is already stored under its key."""
         check_message(text, self.limits)
         text = storable(text)
@@ -103,7 +101,7 @@ class Planner:
             for place in places:
                 stored = await self.paths.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
-                    return await self._replay(conversation, stored)
+                    return await self._repeated(conversation, stored)
         cast = await self.builder.catalog.cast(conversation)
         speaker = speaker_for(cast, text, asked=speaker, before=standing.speaker)
         keeper = await self.builder.keeper(conversation, standing.path)
@@ -178,21 +176,14 @@ class Planner:
         path = await self.paths.to_leaf(conversation, parent_id if known is None else None)
         return _Standing(parent_id=parent_id, known=known, path=path)
 
-    async def _replay(self, conversation: Conversation, stored: StoredTurn) -> Replay:
-        """A turn that is stored already. Only of a conversation that was cut its prompt is built again,
-        to tell how much was left out; None where the model's context is not known yet."""
-        dropped: int | None = 0
-        if conversation.anchor_id is not None:
-            try:
-                found = await self.prompts.of(
-                    tenant=conversation.tenant,
-                    conversation_id=conversation.conversation_id,
-                    message_id=stored.assistant.message_id,
-                )
-                dropped = found.built.fitted.messages_dropped
-            except EngineUnavailable:
-                dropped = None
-        return Replay(stored=stored, messages_dropped=dropped)
+    async def _repeated(self, conversation: Conversation, stored: StoredTurn) -> RepeatedTurn:
+        """A turn that is stored already; where its prompt began later, the path says how much was left
+        out."""
+        reply, dropped = stored.assistant, 0
+        if reply.anchor_id is not None:
+            path = spoken(await self.paths.to_leaf(conversation, reply.message_id))
+            dropped = [message.message_id for message in path].index(reply.anchor_id)
+        return RepeatedTurn(stored=stored, messages_dropped=dropped)
 
     async def _answering(
         self,

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+import msgspec
+
 from appliance.chat.left_behind import LeftBehind, left_behind
 from appliance.chat.prompt_builder import BuiltPrompt, PromptBuilder
 from appliance.chat.stored_paths import StoredPaths, ends_with_reply
 from appliance.errors import InvalidRequest
 from appliance.prompt.messages import Prompt
-from appliance.store.records import Conversation, Message
+from appliance.store.records import NOTE_DIGEST, Conversation, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class ReplyPrompts:
         """The prompt of a reply; raises InvalidRequest for a message that is none."""
         now = await self.paths.conversation(tenant, conversation_id)
         path = await self.paths.to_reply(now, message_id)
-        then, is_known = _as_of(now, path[-1])
+        then, is_known = await self._as_of(now, path[-1])
         return ReplyPrompt(
             conversation=then,
             path=path,
@@ -92,11 +94,23 @@ class ReplyPrompts:
         )
         return conversation, path, left_behind(built.prompt, reply, self.builder.model.tokenizer)
 
+    async def _as_of(self, now: Conversation, reply: Message) -> tuple[Conversation, bool]:
+        """(the conversation as it was for a reply, whether what its user had set is known).
 
-def _as_of(now: Conversation, reply: Message) -> tuple[Conversation, bool]:
-    """(the conversation as it was for a reply, whether what its user had set is known).
-
-    A reply from before versions were written down has that of the conversation.
-    """
-    then = replace(now, prompt_version=reply.prompt_version or now.prompt_version)
-    return then, reply.scene_digest in (None, now.scene.digest)
+        A reply from before versions were written down has that of the conversation. Scenes that were
+        left are stored without their notes: where only the note is not known, the prompt has none.
+        """
+        then = replace(now, prompt_version=reply.prompt_version or now.prompt_version)
+        digest = reply.scene_digest
+        if digest in (None, now.scene.digest):
+            return then, True
+        assert digest is not None
+        past = await self.paths.ledger.past(now.tenant, now.conversation_id)
+        for around in (now.scene, *past.scenes):
+            if around.digest[:NOTE_DIGEST] != digest[:NOTE_DIGEST]:
+                continue
+            with_note = msgspec.structs.replace(around, note=now.scene.note)
+            without = msgspec.structs.replace(around, note=None)
+            found = with_note if with_note.digest == digest else without
+            return replace(then, scene=found), found.digest == digest
+        return then, False

@@ -28,7 +28,7 @@ from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.running import Key, RunningTurns
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
-from appliance.chat.turn_plan import Plan, Replay
+from appliance.chat.turn_plan import Plan, RepeatedTurn
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -80,7 +80,6 @@ class Turns:
         self.planner = Planner(
             paths=paths,
             builder=builder,
-            prompts=self.prompts,
             limits=limits,
             tips=tips,
             new_id=new_id,
@@ -170,7 +169,7 @@ class Turns:
     async def _stream(
         self,
         key: Key,
-        decide: Callable[[], Awaitable[Plan | Replay]],
+        decide: Callable[[], Awaitable[Plan | RepeatedTurn]],
         params: GenerationParams,
     ) -> AsyncGenerator[Event, None]:
         """The events of one turn, under a claim on its conversation.
@@ -183,7 +182,7 @@ class Turns:
         storing: _Storing | None = None
         try:
             plan = await decide()
-            if isinstance(plan, Replay):
+            if isinstance(plan, RepeatedTurn):
                 for old in _replayed(plan):
                     yield old
                 return
@@ -352,7 +351,7 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
     )
 
 
-def _replayed(replay: Replay) -> list[Event]:
+def _replayed(replay: RepeatedTurn) -> list[Event]:
     """The events of a turn that was stored before, as if it ran again.
 
     Tokens that ended the reply are not stored: `new_tokens` counts those of the text.

@@ -16,10 +16,19 @@ from appliance.chat.reply import REPLACEMENT
 from appliance.chat.reply_prompts import ReplyPrompt
 from appliance.prompt.messages import Part, Zone
 from appliance.prompt.sources import Source, SourceKind
-from appliance.prompt.templates.inputs import NOTE_INPUT, PERSONA_INPUTS
+from appliance.prompt.templates.inputs import NOTE_INPUT, PERSONA_INPUTS, PINNED_INPUT
+from appliance.store.records import NOTE_DIGEST, Member
 from appliance.tokens import count
 
-AROUND = frozenset({SourceKind.PART, SourceKind.PERSONA, SourceKind.NOTE, SourceKind.LORE})
+AROUND = frozenset(
+    {
+        SourceKind.PART,
+        SourceKind.PERSONA,
+        SourceKind.NOTE,
+        SourceKind.PINNED,
+        SourceKind.LORE,
+    }
+)
 """What stands around the messages of a conversation; lore and notes that have no message of theirs."""
 
 CHARACTER_INPUT = "character"
@@ -67,7 +76,8 @@ def _written_down(now: ReplyPrompt, before: ReplyPrompt) -> Cause | None:
     if moved is not None and _differ(mine.prompt_version, theirs.prompt_version):
         return Cause(name="character version", detail=moved)
     if _differ(mine.scene_digest, theirs.scene_digest):
-        return Cause(name="persona or note")
+        around = [(one.scene_digest or b"")[:NOTE_DIGEST] for one in (mine, theirs)]
+        return Cause(name="note" if around[0] == around[1] else "scene")
     return Cause(name="changed since")
 
 
@@ -169,9 +179,17 @@ def _of_variables(now: ReplyPrompt, before: ReplyPrompt, part: Part) -> Cause:
         used |= {name for one in rendered.parts if one.name == part.name for name in one.variables}
     names = sorted(name for name in used if values[0].get(name) != values[1].get(name))
     detail = ", ".join(dict.fromkeys([part.name, *names]))
+    if CHARACTER_INPUT in names and _members(now) != _members(before):
+        return Cause(name="members", detail=detail)
     if set(names) & (PERSONA_INPUTS | {CHARACTER_INPUT}):
         return Cause(name="persona", detail=detail)
-    return Cause(name="note" if names == [NOTE_INPUT] else "template variable", detail=detail)
+    alone = names[0] if len(names) == 1 else ""
+    named = {NOTE_INPUT: "note", PINNED_INPUT: "pinned text"}
+    return Cause(name=named.get(alone, "template variable"), detail=detail)
+
+
+def _members(turn: ReplyPrompt) -> tuple[Member, ...]:
+    return turn.conversation.scene.members
 
 
 def _said_otherwise(now: ReplyPrompt, mine: Part, theirs: Part) -> Cause:

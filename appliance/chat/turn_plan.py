@@ -54,9 +54,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """A turn that is stored already, to be told again. `messages_dropped` as in its plan, None where it
-    cannot be told now."""
+class RepeatedTurn:
+    """A turn that is stored already, to be told again; `messages_dropped` as in its plan."""
 
     stored: StoredTurn
-    messages_dropped: int | None
+    messages_dropped: int

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 
 def as_json(value: object) -> str:
     """One JSON value for a program, or a person, to read."""
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of what: 1 part, 2 parts."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def when(time: str) -> str:
+    """A time that an answer holds in ISO 8601, to the minute and in UTC."""
+    moment = datetime.fromisoformat(time.replace("Z", "+00:00")).astimezone(UTC)
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def percent(part: float, whole: float) -> str:

@@ -16,25 +16,24 @@ import msgspec
 
 from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
-from appliance.cli.plain_text import visible
+from appliance.cli.plain_text import counted, visible
 from appliance.errors import ConfigError
 from appliance.prompt.bundle_folder import read_bundle
 from appliance.prompt.characters import FILE_BYTES_MAX, CharacterVersion
 from appliance.prompt.lore.lint import lore_findings
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
+from appliance.prompt.templates.fitting import fit_parts
 from appliance.prompt.templates.inputs import Scope
 from appliance.prompt.templates.lint import SAMPLE, Finding, Level, findings
 from appliance.prompt.templates.parts import Rendered, RenderedPart
-from appliance.prompt.templates.poet import PoetTemplate
+from appliance.prompt.templates.poet import POET_SUFFIXES, PoetTemplate
 from appliance.prompt.templates.reading import part_tokens
 from appliance.prompt.templates.template import Template
+from appliance.prompt.truncate import Window
 from appliance.tokens import count
 
 DATA_BYTES_MAX = 16 * 1024 * 1024
-POET_SUFFIXES = (".j2", ".jinja2")
-"""File names of whole-file templates; every other file is one of our own kind."""
-
 _SHARED = {
     Scope.CHARACTER: "public",
     Scope.CONVERSATION: "private",
@@ -61,7 +60,7 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
         _render_own(template, data)
     if _print_findings(findings(template)):
         return EXIT_BAD_INPUT
-    print(f"{path}: {len(template.parts)} parts, version {template.version[:12]}")
+    print(f"{path}: {counted(len(template.parts), 'part')}, version {template.version[:12]}")
     return 0
 
 
@@ -72,7 +71,8 @@ def _lint_character(path: Path) -> int:
     if _print_findings(found):
         return EXIT_BAD_INPUT
     entries = sum(len(book.book.entries) for book in version.lore.books)
-    print(f"{path}: {len(version.template.parts)} parts, {entries} entries of lore")
+    lore = "1 entry of lore" if entries == 1 else f"{entries} entries of lore"
+    print(f"{path}: {counted(len(version.template.parts), 'part')}, {lore}")
     return 0
 
 
@@ -83,10 +83,15 @@ def _print_findings(found: Sequence[Finding]) -> bool:
     return any(finding.level is Level.ERROR for finding in found)
 
 
-def _rendered(path: Path, data: Mapping[str, Any]) -> tuple[Rendered, bool]:
-    """The parts, and whether the conversation's messages have a place of their own between them."""
+def _rendered(
+    path: Path, data: Mapping[str, Any], limit: int | None = None
+) -> tuple[Rendered, bool]:
+    """The parts, and whether the conversation's messages have a place of their own between them. A
+    whole-file template may look at the `limit`."""
     if _is_poet(path):
-        return Rendered(before=PoetTemplate.load(path).render(data), after=()), False
+        token_limit = -1 if limit is None else limit
+        parts = PoetTemplate.load(path).render(data, token_limit=token_limit)
+        return Rendered(before=parts, after=()), False
     if _is_character(path):
         version = CharacterVersion.of(read_bundle(path))
         _check_names(version.template, data)
@@ -130,6 +135,8 @@ def read_data(path: Path) -> dict[str, Any]:
         if len(source) > DATA_BYTES_MAX:
             raise ConfigError(f"{path}: larger than {DATA_BYTES_MAX} bytes")
         return msgspec.json.decode(source, type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a JSON object: {error}") from error
 
@@ -165,9 +172,10 @@ def print_tokens(
 ) -> int:
     """Print how many tokens each part and section has, by the demo's model unless one is named.
 
-    Returns the exit code: 2 when those that are never dropped are more than `limit`.
+    Returns the exit code: 2 when those that are never dropped are more than `limit`. Raises
+    ContextLengthExceeded when they are not, but leave no room for the newest message.
     """
-    rendered, history = _rendered(path, data)
+    rendered, history = _rendered(path, data, limit)
     model = _model(model_folder)
     for part in rendered.before:
         _print_count(part, model)
@@ -179,11 +187,27 @@ def print_tokens(
     total = sum(size for _, size in sizes)
     print(f"{total:>8}  in all, with what the chat format puts before each part")
     protected = [(part.name, size) for part, size in sizes if not part.truncation_priority]
-    if limit is None or sum(size for _, size in protected) <= limit:
+    if limit is None or total <= limit:
+        return 0
+    if sum(size for _, size in protected) <= limit:
+        if history:
+            names = [part.name for part, _ in sizes if part.truncation_priority]
+            print(f"more than {limit}: {', '.join(map(visible, names))} may be left out, as needed")
+        else:
+            _print_cut(rendered, model, limit)
         return 0
     named = ", ".join(f"{name} {size}" for name, size in protected)
     print(f"error: the parts that are never dropped do not fit {limit} tokens: {visible(named)}")
     return EXIT_BAD_INPUT
+
+
+def _print_cut(rendered: Rendered, model: ModelText, limit: int) -> None:
+    """What of a whole-file template goes, so that what is left and a reply's header fit."""
+    window = Window(limit=limit + 1, reserve=1, step=0)
+    fitted = fit_parts(model.chat_format, rendered.before, window, b"")
+    kept = {message.name for message in fitted.prompt.messages}
+    gone = [visible(part.name) for part in rendered.before if part.name not in kept]
+    print(f"cut to {limit}: {fitted.prompt.tokens} tokens stay; left out: {', '.join(gone)}")
 
 
 def _print_count(part: RenderedPart, model: ModelText) -> None:

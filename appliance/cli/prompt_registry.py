@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from appliance.cli.admin_client import add_place, ask
-from appliance.cli.plain_text import as_json, visible
+from appliance.cli.plain_text import as_json, visible, when
 from appliance.cli.prompt_references import read_path, sent_bundle
 from appliance.errors import ConfigError, InvalidRequest
 
@@ -173,8 +173,13 @@ def _short(version: str | None) -> str:
 
 
 def _said_of(answer: Mapping[str, Any]) -> str:
-    known = "published" if answer["is_new"] else "the same content is published already"
-    return f"{answer['name']} {_short(answer['version'])}: {known}"
+    name, version = answer["name"], _short(answer["version"])
+    if not answer["is_new"]:
+        return f"{name} {version}: the same content is published already"
+    return (
+        f"{name} {version}: published; no chat has it before a label does: "
+        f"appliance prompt label {name} production {version} -m WHY"
+    )
 
 
 def _moved(answer: Mapping[str, Any]) -> str:
@@ -182,6 +187,9 @@ def _moved(answer: Mapping[str, Any]) -> str:
     if move is None:
         return f"{label} is at {_short(answer['version'])} already"
     protected = " (protected)" if move["protected"] else ""
+    if move["from_version"] == move["to_version"]:
+        state = "is protected now" if move["protected"] else "is no longer protected"
+        return f"{label} {state}, at {_short(move['to_version'])}"
     return f"{label}: {_short(move['from_version'])} -> {_short(move['to_version'])}{protected}"
 
 
@@ -194,21 +202,34 @@ def _history(answer: Mapping[str, Any]) -> str:
     for version in answer["versions"]:
         labels = ", ".join(at.get(version["version"], []))
         lines.append(
-            f"  {_short(version['version'])}  {_when(version['created_at'])}  {version['author']}: "
+            f"  {_short(version['version'])}  {when(version['created_at'])}  {version['author']}: "
             f"{_line(version['message'])}" + (f"  <- {labels}" if labels else "")
         )
     lines.append("labels moved")
-    for move in answer["moves"]:
-        lines.append(
-            f"  {_when(move['moved_at'])}  {move['label']}: {_short(move['from_version'])} -> "
-            f"{_short(move['to_version'])}  {move['author']}: {_line(move['message'])}"
+    # Newest first: what stood before a move is further down.
+    is_protected: dict[str, bool] = {}
+    told: list[str] = []
+    for move in reversed(answer["moves"]):
+        was = is_protected.get(move["label"], False)
+        is_protected[move["label"]] = move["protected"]
+        told.append(
+            f"  {when(move['moved_at'])}  {move['label']}: {_what_moved(move, was)}  "
+            f"{move['author']}: {_line(move['message'])}"
         )
+    lines += reversed(told)
     return "\n".join(lines)
+
+
+def _what_moved(move: Mapping[str, Any], was_protected: bool) -> str:
+    """From where to where, and whether its protection was set or lifted; that may be all."""
+    changed = ""
+    if move["protected"] != was_protected:
+        changed = "protected" if move["protected"] else "no longer protected"
+    if move["from_version"] == move["to_version"]:
+        return f"{changed or 'nothing changed'}, at {_short(move['to_version'])}"
+    path = f"{_short(move['from_version'])} -> {_short(move['to_version'])}"
+    return f"{path} ({changed})" if changed else path
 
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _when(time: str) -> str:
-    return time[:16].replace("T", " ")

@@ -22,6 +22,7 @@ from appliance.prompt.cards.charx import CARD_FILE
 from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of, summary
 from appliance.prompt.contents import UNSTORABLE
+from appliance.prompt.field_faults import field_fault
 from appliance.prompt.lore.books import Lore, Placement
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
@@ -29,6 +30,7 @@ from appliance.prompt.templates.compiling import compile_template
 from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.lint import SAMPLE, refuse_errors
 from appliance.prompt.templates.parts import Rendered
+from appliance.prompt.templates.poet import POET_SUFFIXES
 from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
@@ -241,7 +243,12 @@ def _template(bundle: Bundle, character: Character, here: str) -> Template:
 
 
 def no_template(here: str, name: str, paths: Iterable[str]) -> InvalidBundle:
-    """A character's template is not among the files at `paths`."""
+    """A character's template is not among the files at `paths`, or none that a character can have."""
+    if name.endswith(POET_SUFFIXES):
+        return InvalidBundle(
+            f"{here}: template: {name!r} is a whole-file template; a character's has a front section "
+            "and parts (docs/prompts.md)"
+        )
     found = {path.removeprefix(TEMPLATES_FOLDER) for path in paths if path.startswith("templates/")}
     known = {DEFAULT_TEMPLATE, *(path.removesuffix(".yaml") for path in found if "/" not in path)}
     return InvalidBundle(
@@ -260,7 +267,7 @@ def read_character(source: bytes, here: str) -> Character:
     try:
         character = msgspec.convert(document, Character)
     except msgspec.ValidationError as error:
-        raise InvalidBundle(f"{here}: {error}") from error
+        raise InvalidBundle(f"{here}: {field_fault(error, Character)}") from error
     if NAME.match(character.id) is None:
         raise InvalidBundle(f"{here}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
     if not character.name.strip():

@@ -18,6 +18,9 @@ class SourceKind(Enum):
     NOTE = "note"
     """An author's note."""
 
+    PINNED = "pinned"
+    """A text that the user has pinned."""
+
     LORE = "lore"
     """An entry of a lorebook."""
 

@@ -109,10 +109,14 @@ class PromptRegistry:
         if rows:
             return read_label(rows[0]).version
         known = ", ".join(label.label for label in await self.labels(name))
-        if not known:
+        newest = await self._fetch("versions", name, 1)
+        if not newest:
             raise await self._no_name(name)
+        labels = f"labels: {known}" if known else "it has none yet"
         raise NotFound(
-            f"{name} has no label {reference!r} (labels: {known})", param="prompt_version"
+            f"{name} has no label {reference!r} ({labels}; its newest version is "
+            f"{newest[0]['version'][:12]})",
+            param="prompt_version",
         )
 
     async def move(

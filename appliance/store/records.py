@@ -16,6 +16,9 @@ from appliance.tokens import TokenIds
 TITLE_CHARACTERS_MAX = 200
 """The schema's check; `Ledger.rename` and `Ledger.open` refuse more, `Ledger.append_turn` cuts."""
 
+NOTE_DIGEST = 8
+"""Where in `Scene.digest` the bytes of its note begin."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,8 +58,13 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that tell it from every other; what is not set has no part in them."""
-        return hashlib.blake2b(msgspec.json.encode(self), digest_size=16).digest()
+        """16 bytes that tell it from every other: 8 of all but the note, from `NOTE_DIGEST` on those of
+        the note, so that it is known which was changed. What is not set has no part in them."""
+        around = msgspec.structs.replace(self, note=None)
+        return b"".join(
+            hashlib.blake2b(msgspec.json.encode(part), digest_size=NOTE_DIGEST).digest()
+            for part in (around, self.note)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,12 @@ async def test_a_reference_is_a_label_or_the_beginning_of_one_version(
 async def test_a_reference_that_means_nothing_is_named(registry: PromptRegistry) -> None:
     await registry.move("mara", "production", A, seen=None, **WHO)
     cases: list[tuple[str, str, type[ApplianceError], str]] = [
-        ("mara", "staging", NotFound, "mara has no label 'staging' (labels: production)"),
+        (
+            "mara",
+            "staging",
+            NotFound,
+            "mara has no label 'staging' (labels: production; its newest version is ",
+        ),
         ("mara", "dead", NotFound, "no version of mara begins with 'dead'"),
         ("mara", "aa1", InvalidRequest, "'aa1' is shorter than 4 characters"),
         ("nobody", "production", NotFound, "no prompt 'nobody' (there are: mara)"),

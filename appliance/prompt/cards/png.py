@@ -31,7 +31,6 @@ class PngCard:
     keyword: str
     json: bytes
     image: Image
-    has_assets: bool
     warnings: tuple[str, ...]
 
 
@@ -40,7 +39,6 @@ def read_png(data: bytes) -> PngCard:
     image = read_image(data, "image")
     kept = [PNG_SIGNATURE]
     cards: dict[str, bytes] = {}
-    has_assets = False
     end = 0
     for kind, body, whole in _chunks(data):
         end += len(whole)
@@ -53,7 +51,6 @@ def read_png(data: bytes) -> PngCard:
                     param=keyword,
                 )
             continue
-        has_assets = has_assets or keyword.startswith(ASSET_KEYWORD)
         kept.append(whole)
     keyword = next((keyword for keyword in KEYWORDS if keyword in cards), "")
     if not keyword:
@@ -65,7 +62,6 @@ def read_png(data: bytes) -> PngCard:
         keyword=keyword,
         json=_decoded(cards[keyword], keyword),
         image=Image(kind="png", width=image.width, height=image.height, data=b"".join(kept)),
-        has_assets=has_assets,
         warnings=("image: what followed its end was left out",) if follows else (),
     )
 

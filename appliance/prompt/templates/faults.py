@@ -21,6 +21,17 @@ from appliance.prompt.templates.budget import LimitExceeded
 # What these say is about types, limits and names that the template holds; others may quote a value.
 _SAFE = (LimitExceeded, SecurityError, UndefinedError, TemplateSyntaxError, TypeError)
 
+# What others mean, as they may quote a value.
+_WORDS: dict[type[Exception], str] = {
+    OverflowError: "a number is too large",
+    ZeroDivisionError: "it divides by zero",
+    LookupError: "a list or mapping has nothing at the place that is asked for",
+    AttributeError: "a value has not what is asked of it",
+    ValueError: "a value is none that can be used here",
+    ArithmeticError: "it cannot be computed",
+}
+_FAILED = "its code fails"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -32,8 +43,12 @@ class Place:
 
     def fault(self, sentence: str) -> TemplateError:
         """The error that says what is wrong here."""
+        return TemplateError(self.said(f"template error: {sentence}"))
+
+    def said(self, sentence: str) -> str:
+        """What there is to say of this place, wrong or not."""
         part = "" if self.part is None else f", part `{self.part}`"
-        return TemplateError(f"{self.file}, line {self.line}{part}: template error: {sentence}")
+        return f"{self.file}, line {self.line}{part}: {sentence}"
 
 
 @contextmanager
@@ -62,7 +77,7 @@ def _sentence(error: Exception, names: str) -> str:
         message = error.message if isinstance(error, JinjaError) else str(error)
         said = " ".join(str(message).split())[:300]
     else:
-        said = type(error).__name__
+        said = next((words for kind, words in _WORDS.items() if isinstance(error, kind)), _FAILED)
     if names and not isinstance(error, UndefinedError | TemplateSyntaxError):
         said += f" (it uses {names})"
     return said

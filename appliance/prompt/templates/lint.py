@@ -88,9 +88,7 @@ def _private(template: Template) -> Iterator[Finding]:
 def _unused(template: Template) -> Iterator[Finding]:
     for name in sorted(template.front.inputs.keys() - template.names):
         place = template.front.inputs[name].place
-        yield Finding(
-            level=Level.WARNING, sentence=place.fault(f"input `{name}` is not used").message
-        )
+        yield Finding(level=Level.WARNING, sentence=place.said(f"input `{name}` is not used"))
 
 
 def _samples(template: Template) -> Iterator[Finding]:
@@ -101,7 +99,7 @@ def _samples(template: Template) -> Iterator[Finding]:
         place = template.front.inputs[missing[0]].place
         named = ", ".join(f"`{name}`" for name in missing)
         sentence = f"no default and no sample for {named}: the parts cannot be tried out"
-        yield Finding(level=Level.WARNING, sentence=place.fault(sentence).message)
+        yield Finding(level=Level.WARNING, sentence=place.said(sentence))
         return
     try:
         rendered = template.render(samples, SAMPLE)
@@ -119,4 +117,4 @@ def _empty(template: Template, rendered: Rendered) -> Iterator[Finding]:
 
 
 def _said(part: PartCode, level: Level, sentence: str) -> Finding:
-    return Finding(level=level, sentence=part.place.fault(sentence).message)
+    return Finding(level=level, sentence=part.place.said(sentence))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.sources import Source, SourceKind
-from appliance.prompt.templates.inputs import NOTE_INPUT, PERSONA_INPUTS, Scope
+from appliance.prompt.templates.inputs import NOTE_INPUT, PERSONA_INPUTS, PINNED_INPUT, Scope
 from appliance.prompt.truncate import HISTORY_PRIORITY
 
 
@@ -58,6 +58,8 @@ class RenderedPart:
             return SourceKind.PART
         if self.variables <= PERSONA_INPUTS:
             return SourceKind.PERSONA
+        if self.variables == {PINNED_INPUT}:
+            return SourceKind.PINNED
         return SourceKind.NOTE if self.variables == {NOTE_INPUT} else SourceKind.PART
 
 

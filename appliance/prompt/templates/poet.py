@@ -25,6 +25,9 @@ from appliance.prompt.templates.source import read_file
 from appliance.prompt.templates.whole_file import WholeFile
 from appliance.prompt.templates.yaml_text import Field, documents
 
+POET_SUFFIXES = (".j2", ".jinja2")
+"""File names of whole-file templates; every other file is one of our own kind."""
+
 RESERVED = frozenset({"token_limit", "escape_special_characters"})
 """Variables that every template of this kind has."""
 

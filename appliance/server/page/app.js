@@ -12,6 +12,7 @@ import { Tree } from "/page/tree.js";
 
 const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
+const EXPLAINED_MAX = 32;
 // Calmer than the model's own distribution, which small models do not bear well.
 // Small models fall into loops without a penalty; one that counts the prompt spoils short answers.
 const SAMPLING = { temperature: 0.5, top_p: 0.9, frequency_penalty: 0.3, max_tokens: 256 };
@@ -29,6 +30,7 @@ const state = {
   mayImport: false,
   portraits: new Map(),
   readyTimer: undefined,
+  explained: new Map(),
 };
 
 const transcript = new Transcript({
@@ -72,25 +74,49 @@ function show() {
   if (state.turn) return;
   if (state.tree.byId.size) transcript.show(state.tree, false);
   else transcript.showEmpty(speaker()?.suggestions ?? []);
-  guarded(showContext);
+  showContext();
 }
 
-/** Where something was cut, the newest reply's prompt says where the context begins. */
-async function showContext() {
-  const reply = state.tree.path().findLast((message) => message.usage);
+/** Where something was cut, the newest reply's prompt says where the context begins: once it is asked. */
+function showContext() {
+  const reply = newestReply();
   if (!reply || !state.current?.is_cut) return;
-  const told = await explained(reply);
-  if (state.turn || state.tree.path().findLast((message) => message.usage) !== reply) return;
-  transcript.showContext(told.context_begins_at, told.messages_dropped);
+  const told = state.explained.get(reply.id);
+  if (told) transcript.showContext(told.context_begins_at, told.messages_dropped);
+  else transcript.offerContext(() => askContext(reply));
+}
+
+async function askContext(reply) {
+  await guarded(() => explained(reply));
+  if (!state.turn && newestReply() === reply) showContext();
+}
+
+function newestReply() {
+  return state.tree.path().findLast((message) => message.usage);
 }
 
 async function itemise(message) {
   const told = await guarded(() => explained(message));
-  if (told) itemisation.show(told);
+  if (!told) return;
+  const address = addressOf(message);
+  itemisation.show(told, async () => {
+    const prompt = await guarded(() => call("GET", `${address}/prompt`));
+    return prompt ? prompt.parts.map((part) => part.text) : null;
+  });
+  if (!state.turn) showContext();
 }
 
-function explained(message) {
-  return call("GET", `/api/conversations/${state.current.id}/messages/${message.id}/explain`);
+/** What a reply's prompt was made of. Work for the whole conversation: the newest answers are kept. */
+async function explained(message) {
+  const told = await call("GET", `${addressOf(message)}/explain`);
+  state.explained.delete(message.id);
+  state.explained.set(message.id, told);
+  if (state.explained.size > EXPLAINED_MAX) state.explained.delete(state.explained.keys().next().value);
+  return told;
+}
+
+function addressOf(message) {
+  return `/api/conversations/${state.current.id}/messages/${message.id}`;
 }
 
 /** What a conversation is called before it has a title: by whom it is with. */

@@ -1,5 +1,5 @@
 // The panel that shows what a reply's prompt was made of. Builds DOM nodes from text only; never calls
-// the server.
+// the server: what asks it for the texts is handed in.
 
 const ZONES = ["static", "character", "persona", "pinned", "history", "volatile"];
 const count = new Intl.NumberFormat("en");
@@ -14,7 +14,10 @@ export class Itemisation {
     document.body.append(this.dialog);
   }
 
-  show(told) {
+  /** `textsOf` promises the text of each part, or null where it cannot be had; it is asked once. */
+  show(told, textsOf) {
+    let texts = null;
+    const ask = () => (texts ??= textsOf());
     const title = element("h2", "", "What the model read");
     title.id = "itemisation-title";
     const close = element("button", "primary", "Close");
@@ -23,10 +26,23 @@ export class Itemisation {
     const actions = element("div", "dialog-actions");
     actions.append(close);
     const notes = notesOf(told).map((text) => element("p", "", text));
-    this.dialog.replaceChildren(title, ...notes, ...barOf(told), tableOf(told), actions);
+    this.dialog.replaceChildren(title, ...notes, ...barOf(told), tableOf(told, ask), actions);
     this.dialog.showModal();
     close.focus();
   }
+}
+
+/** What stands above a chat whose oldest messages are left out, until somebody asks where it begins. */
+export function contextOffer(onAsk) {
+  const line = element("div", "context-offer");
+  const button = element("button", "", "The oldest messages are left out of the prompt · Show where it begins");
+  button.type = "button";
+  button.addEventListener("click", () => {
+    button.disabled = true;
+    onAsk().finally(() => (button.disabled = false));
+  });
+  line.append(button);
+  return line;
 }
 
 /** The line above the first message that the model still reads. */
@@ -51,7 +67,7 @@ function notesOf(told) {
   if (cut.length) notes.push(`The window was full: left out are ${cut.join(", ")}.`);
   const detail = told.detail ? ` (${told.detail})` : "";
   notes.push(`Against the turn before: ${told.cause}${detail} – ${told.why}.`);
-  if (!told.is_as_sent) notes.push("The prompt that was sent had another size: this is how it would be made now.");
+  if (!told.is_as_sent) notes.push("This is not what was sent: it is how the prompt would be made now.");
   return notes;
 }
 
@@ -86,7 +102,7 @@ function barOf(told) {
   return [bar, legend];
 }
 
-function tableOf(told) {
+function tableOf(told, ask) {
   const table = element("table");
   const head = table.createTHead().insertRow();
   for (const name of ["Part", "Zone", "Tokens", "Cached"]) {
@@ -95,11 +111,16 @@ function tableOf(told) {
     head.append(cell);
   }
   const body = table.createTBody();
-  for (const part of told.parts) {
+  for (const [index, part] of told.parts.entries()) {
     const row = body.insertRow();
     const name = element("th");
     name.scope = "row";
-    name.append(element("span", `zone-dot zone-${part.zone}`), part.name, element("small", "", part.role));
+    const open = element("button", "part-name", part.name);
+    open.type = "button";
+    open.title = "Show the text";
+    open.setAttribute("aria-expanded", "false");
+    open.addEventListener("click", () => toggle(row, open, async () => (await ask())?.[index]));
+    name.append(element("span", `zone-dot zone-${part.zone}`), open, element("small", "", kindOf(part)));
     row.append(name);
     row.insertCell().textContent = part.zone;
     row.insertCell().textContent = count.format(part.tokens);
@@ -112,6 +133,29 @@ function tableOf(told) {
   scroller.setAttribute("aria-label", "Parts of the prompt");
   scroller.append(table);
   return scroller;
+}
+
+/** Open or close the text of a part below its row. */
+async function toggle(row, button, textOf) {
+  const isOpen = button.getAttribute("aria-expanded") === "true";
+  button.setAttribute("aria-expanded", String(!isOpen));
+  if (isOpen) {
+    row.nextElementSibling?.matches(".part-text") && row.nextElementSibling.remove();
+    return;
+  }
+  const below = element("tr", "part-text");
+  const cell = element("td");
+  cell.colSpan = row.cells.length;
+  cell.append(element("pre", "", "…"));
+  below.append(cell);
+  row.after(below);
+  const text = await textOf();
+  cell.firstChild.textContent = text ?? "The text could not be read.";
+}
+
+/** What a part is, where its name does not say it: its role, and whether it is lore, a persona, a note. */
+function kindOf(part) {
+  return ["lore", "persona", "note"].includes(part.source) ? `${part.role} · ${part.source}` : part.role;
 }
 
 function sum(parts) {

@@ -2,7 +2,7 @@
 // text only; reports clicks; never calls the server.
 
 import { icon, iconButton } from "/page/icons.js";
-import { contextLine } from "/page/itemisation.js";
+import { contextLine, contextOffer } from "/page/itemisation.js";
 import { render } from "/page/markdown.js";
 
 const NEAR_END_PX = 56;
@@ -77,9 +77,15 @@ export class Transcript {
     );
   }
 
+  /** Offer to say where the context begins, as older messages are left out. */
+  offerContext(onAsk) {
+    this.root.prepend(contextOffer(onAsk));
+    this.keepUp();
+  }
+
   /** Say where the context begins: above this message, which is shown. */
   showContext(messageId, dropped) {
-    for (const line of this.root.querySelectorAll(".context-line")) line.remove();
+    for (const line of this.root.querySelectorAll(".context-line, .context-offer")) line.remove();
     const first = messageId && this.root.querySelector(`[data-id="${CSS.escape(messageId)}"]`);
     if (first) first.before(contextLine(dropped));
     this.keepUp();

@@ -384,7 +384,6 @@ async def test_a_long_conversation_is_cut_at_a_turn_and_says_how_much(
     for number in range(8):
         said, key = f"{number} " + "x" * 300, uuid4()
         started, _, done = await read(send(turns, conversation, said, turn_key=key))
-        assert started.messages_dropped is not None
         dropped.append(started.messages_dropped)
         sent = engine.generated[-1]
         assert count(sent.token_ids) + sent.new_tokens_max <= 2048

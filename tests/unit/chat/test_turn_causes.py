@@ -219,12 +219,29 @@ async def another_name_in_a_card_that_says_it() -> ExplainedChat:
     return chat
 
 
-@situation("persona or note")
-async def a_persona_of_which_only_the_digest_is_left() -> ExplainedChat:
+@situation("scene")
+async def a_scene_of_which_only_the_digest_is_left() -> ExplainedChat:
     chat = await three_turns()
-    await chat.answer(
-        chat.turns[-1].path[:-1], is_scene_known=False, scene_digest=Scene(pinned=("x",)).digest
-    )
+    digest = Scene(persona=Persona(name="Tom"), note=Note(text="Be sad.")).digest
+    await chat.answer(chat.turns[-1].path[:-1], is_scene_known=False, scene_digest=digest)
+    return chat
+
+
+@situation("note")
+async def a_note_of_which_only_the_digest_is_left() -> ExplainedChat:
+    chat = await three_turns()
+    digest = Scene(note=Note(text="Be sad.")).digest
+    await chat.answer(chat.turns[-1].path[:-1], is_scene_known=False, scene_digest=digest)
+    return chat
+
+
+@situation("pinned text", "pinned memory 2, pinned")
+async def a_text_that_is_pinned() -> ExplainedChat:
+    chat = ExplainedChat(bundle_of("assistant", system="Be brief."))
+    chat.scene = Scene(pinned=("It rains.",))
+    await chat.say("One?")
+    chat.scene = Scene(pinned=("It rains.", "The rope is wet."))
+    await chat.say("Two?")
     return chat
 
 
@@ -300,6 +317,17 @@ async def a_rewind_before_the_cut() -> ExplainedChat:
     chat = await three_turns(context_tokens=SMALL_TOKENS)
     await until_cut(chat, 1)
     await chat.say("Again?", after=chat.turns[0].path)
+    return chat
+
+
+@situation("character version", "mood, ")
+async def a_longer_version_that_makes_a_full_window() -> ExplainedChat:
+    """More is cut too, but what differs first is what the new version says."""
+    chat = await three_turns(context_tokens=SMALL_TOKENS)
+    chat.move_to(mira("cross and wet from the rain of this morning"))
+    await chat.say("Four?")
+    assert chat.turns[-1].built.fitted.left_out
+    assert not chat.turns[-2].built.fitted.left_out
     return chat
 
 
@@ -394,10 +422,11 @@ async def test_a_situation_has_its_cause(name: str) -> None:
 
 def test_every_cause_of_a_turn_has_its_situation() -> None:
     told = {cause for cause, _, _ in SITUATIONS.values()}
-    of_the_cache_now = {"cached", "namespace"}
+    of_the_cache_now, of_groups = {"cached", "namespace"}, {"members"}
     # A template's variables are the character's and the scene's: nothing else changes one today. A format
     # has a cause for what no other explains.
-    assert CAUSES.keys() - told == of_the_cache_now | {"template variable", "chat format"}
+    elsewhere = of_the_cache_now | of_groups | {"template variable", "chat format"}
+    assert CAUSES.keys() - told == elsewhere
 
 
 async def test_a_part_is_told_by_what_it_is() -> None:

@@ -24,7 +24,7 @@ def test_lore_that_moves_is_warned_of_with_its_cost(
     out, _ = capsys.readouterr()
     assert ("warning:" in out) == warns
     assert ("'deep' stands 3 messages deep" in out) == warns
-    assert out.endswith("1 entries of lore\n")
+    assert out.endswith("1 entry of lore\n")
 
 
 @pytest.mark.parametrize("command", ["lint", "render"])

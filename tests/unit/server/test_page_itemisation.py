@@ -90,7 +90,15 @@ async def shot(page: Browser, name: str) -> None:
 async def test_a_reply_shows_its_parts_and_the_chat_where_its_context_begins(
     page: Browser,
 ) -> None:
+    explained = (
+        "performance.getEntriesByType('resource').filter(e => e.name.endsWith('/explain')).length"
+    )
+    await page.wait_for("document.querySelector('.context-offer')")
+    assert await page.value(explained) == 0, "nothing is explained before somebody asks"
+    await shot(page, "offer-1280")
+    await page.click(".context-offer button")
     await page.wait_for("document.querySelector('.context-line')")
+    assert await page.value(explained) == 1
     line = await page.value("document.querySelector('.context-line').textContent")
     assert line.startswith("Context begins here · ")
     above = "document.querySelectorAll('.message').length"
@@ -105,7 +113,7 @@ async def test_a_reply_shows_its_parts_and_the_chat_where_its_context_begins(
     await page.click(".message:last-child [aria-label='What the model read for this reply']")
     await page.wait_for("document.querySelector('.itemisation[open] table')")
     names = await page.value(
-        "[...document.querySelectorAll('.parts tbody th')].map(cell => cell.childNodes[1].textContent)"
+        "[...document.querySelectorAll('.parts tbody th .part-name')].map(name => name.textContent)"
     )
     assert names[:3] == ["house rules", "system", "mood"]
     assert names[-2:] == ["length", "reply header"]
@@ -130,6 +138,14 @@ async def test_a_reply_shows_its_parts_and_the_chat_where_its_context_begins(
     assert sum(sizes[zone] for zone in zones) == used
     assert sizes["free"] == room - used
     await shot(page, "panel-1280")
+
+    await page.click(".parts tbody tr:nth-child(2) .part-name")
+    await page.wait_for(
+        "document.querySelector('.part-text pre').textContent.includes('ferry captain')"
+    )
+    await shot(page, "panel-text-1280")
+    await page.click(".parts tbody tr:nth-child(2) .part-name")
+    assert await page.value("!document.querySelector('.part-text')")
 
     await page.show(width=390, height=844)
     await shot(page, "panel-390")

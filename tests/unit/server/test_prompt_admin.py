@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,14 +129,30 @@ async def test_from_a_file_to_a_chat_and_on_to_the_next_version(operator: Operat
     assert "production (protected)" in told.splitlines()[1]
     assert f"production: {calm[:12]} -> {angry[:12]}" in told
     assert ": because" in told
+    assert re.search(r"  \d{4}-\d\d-\d\d \d\d:\d\d UTC  production: ", told)
+
+    said = await operator.label("production", angry, "--unprotect", "--confirm", "production")
+    assert said == f"ada@production is no longer protected, at {angry[:12]}\n"
+    lines = (await operator.run("history", "ada")).splitlines()
+    moves = [line.split("production: ")[1] for line in lines[lines.index("labels moved") + 1 :]]
+    assert [move.split("  ")[0] for move in moves] == [
+        f"no longer protected, at {angry[:12]}",
+        f"{calm[:12]} -> {angry[:12]}",
+        f"nowhere -> {calm[:12]} (protected)",
+    ]
 
 
 async def test_what_a_command_cannot_do_is_said_with_names_and_nothing_is_done(
     operator: Operator,
 ) -> None:
     calm = await operator.publish("calm")
-    await operator.label("canary", calm)
     path = operator.write("calm")
+    early = await operator.run("diff", "ada@production", path, code=2)
+    assert (
+        f"ada has no label 'production' (it has none yet; its newest version is {calm[:12]})"
+        in early
+    )
+    await operator.label("canary", calm)
     cases: list[tuple[tuple[str, ...], str]] = [
         (("history", "bob"), "no prompt 'bob' (there are: ada, assistant, gardener, lighthouse)"),
         (("publish", path, "-m", "  "), "message: is empty"),

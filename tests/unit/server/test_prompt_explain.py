@@ -12,7 +12,7 @@ from appliance.chat.events import TurnDone
 from appliance.chat.plan import Place
 from appliance.cli.main import main
 from appliance.server.auth import LOCAL_TENANT
-from appliance.store.records import Message, Persona, Scene
+from appliance.store.records import Message, Note, Persona, Scene
 from tests.characters import bundle_of
 from tests.engine_fixtures import decoder, model_directory
 from tests.unit.server.moved_catalog import move_all
@@ -191,11 +191,17 @@ async def test_a_persona_that_changed_is_told(operator: Operator) -> None:
     await set_scene(operator, opened, Scene(persona=Persona(name="Tom")))
     second = await say(operator, opened, "Two?")
     told = await explain(operator, opened, second.message_id)
-    assert (told["cause"], told["is_as_sent"]) == ("persona or note", True)
+    assert (told["cause"], told["detail"], told["is_as_sent"]) == ("persona", "user", True)
     cached = await operator.ask("explain", str(opened))
     assert cached["cached_tokens"] == cached["tokens"]
     await set_scene(operator, opened, Scene(persona=Persona(name="Ann")))
-    assert not (await explain(operator, opened, second.message_id))["is_as_sent"]
+    told = await explain(operator, opened, second.message_id)
+    assert (told["cause"], told["is_as_sent"]) == ("persona", True), "both scenes are left"
+    await set_scene(operator, opened, Scene(note=Note(text="Be sad.")))
+    third = await say(operator, opened, "Three?")
+    await set_scene(operator, opened, Scene(persona=Persona(name="Ann")))
+    told = await explain(operator, opened, third.message_id)
+    assert (told["cause"], told["is_as_sent"]) == ("scene", False), "what the note said is gone"
     assert (await operator.ask("explain", str(opened)))["cause"] == "persona"
 
 
