@@ -22,6 +22,7 @@ from appliance.dbops.inspect import read_cluster, read_snapshot
 from appliance.dbops.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError
+from appliance.store.journal_frame import KEY_BYTES, header
 from tests.postgres_fixtures import execute, quiet
 
 TABLES = 100
@@ -391,6 +392,14 @@ def test_status_is_one_screen_and_its_exit_code_is_for_monitoring(
     assert told["xids"]["left"] > 2_000_000_000
     assert {item["name"] for item in told["databases"]} >= {"template0", "app", "other"}
     assert told["autovacuum"]["overdue"] == 0
+    assert told["journal"] is None
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "turns").write_bytes(header(b"k" * KEY_BYTES))
+    code, text = run(watched, capsys, "status", "--state-dir", str(tmp_path))
+    assert "journal            empty" in text
+    (tmp_path / "journal" / "turns").write_bytes(b"no journal")
+    code, text = run(watched, capsys, "status", "--state-dir", str(tmp_path))
+    assert "the journal cannot be read" in text
 
 
 def test_a_rate_comes_from_the_sample_of_an_earlier_status(
