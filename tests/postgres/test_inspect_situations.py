@@ -1,4 +1,4 @@
-"""Real clusters in the stop: what is told of them, and where vacuumdb and published queries see nothing."""
+"""Real clusters in the stop: what is told, and where vacuumdb and published queries see nothing."""
 
 from __future__ import annotations
 
