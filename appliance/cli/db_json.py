@@ -7,6 +7,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from appliance.cli.journal_depth import JournalDepth
     from appliance.dbops.blocker import Blocker
     from appliance.dbops.rates import Rate
     from appliance.dbops.snapshot import Database, Relation, Snapshot
@@ -16,7 +17,7 @@ TABLES_MAX = 10
 ID_SPACE_HALF = 2**31
 
 
-def status_json(status: Status, notes: list[str]) -> dict[str, Any]:
+def status_json(status: Status, journal: JournalDepth | None, notes: list[str]) -> dict[str, Any]:
     """One object; ages and what is left are in IDs, times in seconds."""
     from appliance.dbops.status import stage_of_member_space
 
@@ -50,6 +51,7 @@ def status_json(status: Status, notes: list[str]) -> dict[str, Any]:
         "daily_rate": _rate_json(status.daily_rate),
         "databases": [_database_json(snapshot, item) for item in snapshot.databases],
         "autovacuum": asdict(status.autovacuum),
+        "journal": None if journal is None else asdict(journal),
         "blockers": [blocker_json(item) for item in status.blockers],
         "missing": [asdict(item) for item in snapshot.missing],
         "notes": notes,

@@ -10,8 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_state, add_target, state_folder, target_of
+from appliance.errors import JournalDamaged
 
 if TYPE_CHECKING:
+    from appliance.cli.journal_depth import JournalDepth
     from appliance.dbops.rates import Rate
     from appliance.dbops.snapshot import Snapshot
 
@@ -37,9 +39,27 @@ def run(options: argparse.Namespace) -> int:
 
     snapshot = asyncio.run(read_snapshot(target_of(options).connect))
     rate, daily_rate, notes = rates(options, snapshot)
+    journal = _journal(options, notes)
     status = status_of(snapshot, blockers(snapshot, rate=rate), rate=rate, daily_rate=daily_rate)
-    print(as_json(status_json(status, notes)) if options.json else status_text(status, notes))
+    if options.json:
+        print(as_json(status_json(status, journal, notes)))
+    else:
+        print(status_text(status, journal, notes))
     return status.severity
+
+
+def _journal(options: argparse.Namespace, notes: list[str]) -> JournalDepth | None:
+    """None where no state folder is known or there is no journal; what is wrong with it is a note."""
+    from appliance.cli.journal_depth import journal_depth
+
+    folder = state_folder(options)
+    if folder is None:
+        return None
+    try:
+        return journal_depth(folder)
+    except (OSError, JournalDamaged) as error:
+        notes.append(f"the journal cannot be read: {error}")
+        return None
 
 
 def rates(

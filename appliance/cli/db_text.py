@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from appliance.cli.plain_text import size, visible
 
 if TYPE_CHECKING:
+    from appliance.cli.journal_depth import JournalDepth
     from appliance.dbops.blocker import Action, Blocker
     from appliance.dbops.rates import Rate
     from appliance.dbops.snapshot import Snapshot
@@ -26,9 +27,9 @@ _STAGES = {
 }
 
 
-def status_text(status: Status, notes: list[str]) -> str:
+def status_text(status: Status, journal: JournalDepth | None, notes: list[str]) -> str:
     """One screen of 80 columns."""
-    return "\n".join(visible(line) for line in _status_lines(status, notes))
+    return "\n".join(visible(line) for line in _status_lines(status, journal, notes))
 
 
 def diagnosis_text(snapshot: Snapshot, found: tuple[Blocker, ...], notes: list[str]) -> str:
@@ -36,16 +37,17 @@ def diagnosis_text(snapshot: Snapshot, found: tuple[Blocker, ...], notes: list[s
     return "\n".join(visible(line) for line in _diagnosis_lines(snapshot, found, notes))
 
 
-def headline(snapshot: Snapshot) -> str:
+def headlines(snapshot: Snapshot) -> Iterator[str]:
     """Which cluster, when, and its stage."""
     standby = ", a standby" if snapshot.in_recovery else ""
     at = snapshot.taken_at.strftime("%Y-%m-%d %H:%M:%S %Z")
-    return f"PostgreSQL {snapshot.version_text}{standby}, {at}: {_STAGES[snapshot.stage.name]}"
+    yield f"PostgreSQL {snapshot.version_text}{standby}, {at}"
+    yield _STAGES[snapshot.stage.name]
 
 
-def _status_lines(status: Status, notes: list[str]) -> Iterator[str]:
+def _status_lines(status: Status, journal: JournalDepth | None, notes: list[str]) -> Iterator[str]:
     snapshot = status.snapshot
-    yield headline(snapshot)
+    yield from headlines(snapshot)
     yield ""
     yield _left("transaction IDs", snapshot.xids_left, status.xid_days_left)
     yield _left("multixact IDs", snapshot.mxids_left, status.mxid_days_left)
@@ -64,6 +66,8 @@ def _status_lines(status: Status, notes: list[str]) -> Iterator[str]:
         yield f"and {len(snapshot.databases) - DATABASES_MAX} younger ones"
     yield ""
     yield _autovacuum_line(status.autovacuum)
+    if journal is not None:
+        yield f"journal            {_waiting(journal)}"
     yield from notes
     yield from _held_lines(status.blockers)
     yield from _missing_lines(snapshot)
@@ -100,6 +104,14 @@ def _autovacuum_line(lag: AutovacuumLag) -> str:
     return f"autovacuum         {state}, {busy}, {behind}{overdue}"
 
 
+def _waiting(journal: JournalDepth) -> str:
+    from appliance.dbops.duration import duration
+
+    if not journal.entries:
+        return "empty"
+    return f"{journal.entries:,} turns wait, the oldest for {duration(journal.oldest_s)}"
+
+
 def _held_lines(found: tuple[Blocker, ...]) -> Iterator[str]:
     if not found:
         yield "held back by       nothing"
@@ -120,7 +132,7 @@ def _missing_lines(snapshot: Snapshot) -> Iterator[str]:
 def _diagnosis_lines(
     snapshot: Snapshot, found: tuple[Blocker, ...], notes: list[str]
 ) -> Iterator[str]:
-    yield headline(snapshot)
+    yield from headlines(snapshot)
     yield from notes
     if not found:
         yield "nothing holds it back"
