@@ -18,6 +18,15 @@ COMMANDS: Mapping[str, str] = {
     "start": "appliance.cli.db_start",
     "stop": "appliance.cli.db_stop",
     "upgrade": "appliance.cli.db_upgrade",
+    "backup": "appliance.cli.db_backup",
+    "restore": "appliance.cli.db_restore",
+    "status": "appliance.cli.db_status",
+    "diagnose": "appliance.cli.db_diagnose",
+    "metrics": "appliance.cli.db_metrics",
+    "plan": "appliance.cli.db_plan",
+    "run": "appliance.cli.db_run",
+    "verify": "appliance.cli.db_verify",
+    "drill": "appliance.cli.db_drill",
     "journal": "appliance.cli.db_journal",
 }
 """By name, in the order of the help: the module that has `add` and `run`."""

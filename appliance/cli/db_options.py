@@ -48,6 +48,35 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def add_state(parser: argparse.ArgumentParser) -> None:
+    """`--state-dir`, for commands that keep or read something outside of the database."""
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        default=None,
+        help="where this tool and the server keep their state (default: the data folder; with --url "
+        "alone: none)",
+    )
+
+
+def state_folder(options: argparse.Namespace) -> Path | None:
+    """The folder that `add_state` means; None where none is known or it does not exist yet."""
+    folder: Path | None = options.state_dir
+    if folder is None and options.url is None:
+        folder = _data_folder(options)
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def _data_folder(options: argparse.Namespace) -> Path | None:
+    if options.config is not None:
+        return _config(options.config).paths.data_dir
+    if options.data_dir is not None and (options.data_dir / "PG_VERSION").exists():
+        return None  # A PostgreSQL's own folder is nobody else's place.
+    from appliance.cli.demo_paths import demo_paths
+
+    return demo_paths(options.data_dir).data_dir
+
+
 def target_of(options: argparse.Namespace) -> Target:
     """The database that `add_target`'s options mean. Raises ConfigError."""
     from appliance.dbops.target import Target

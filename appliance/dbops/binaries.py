@@ -98,6 +98,20 @@ def find_major(major: str, folder: Path | None = None) -> Binaries | None:
     return None
 
 
+def binaries_in(folder: Path) -> Binaries:
+    """The programs of whatever version a system has in `folder`, such as /usr/lib/postgresql/15/bin.
+
+    Raises DatabaseError when there are none that run.
+    """
+    found = Binaries(
+        site=folder.absolute().parent, version="", programs=Path(folder.absolute().name)
+    )
+    try:
+        return replace(found, version=_version(found.program("postgres"), OWN))
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DatabaseError(f"{folder} holds no PostgreSQL that runs: {error}") from error
+
+
 def reachable_binaries(binaries: Binaries, account: Account) -> Binaries:
     """The same programs where `account` can run them: as they are, or copied.
 

@@ -61,11 +61,17 @@ class Cluster:
     """The cluster in `directory`, served by `binaries`; one object per folder and process."""
 
     def __init__(
-        self, directory: Path, binaries: Binaries, *, purpose: str = ANOTHER_APPLIANCE
+        self,
+        directory: Path,
+        binaries: Binaries,
+        *,
+        purpose: str = ANOTHER_APPLIANCE,
+        settings: str = SETTINGS,
     ) -> None:
-        """`purpose` is what others are told who meet the lock."""
+        """`purpose` is what others are told who meet the lock, `settings` the text of its settings."""
         self.directory = directory.absolute()
         self._binaries = binaries
+        self._settings = settings
         self._lock = cluster_lock(self.directory, purpose)
         self._process: Process | None = None
         self._link: Path | None = None
@@ -111,7 +117,9 @@ class Cluster:
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
         await self._stop_leftover(account, progress)
-        replace_file(self.directory, SETTINGS_FILE, SETTINGS, uid=account.uid, gid=account.gid)
+        replace_file(
+            self.directory, SETTINGS_FILE, self._settings, uid=account.uid, gid=account.gid
+        )
         process = await self._spawn(binaries, account)
         try:
             if not await self._ready(process, progress, timeout_s):

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from appliance.dbops.limits import MEMBERS_MAX, STOP_AGE
+from appliance.dbops.limits import (
+    MEMBERS_MAX,
+    STOP_AGE,
+    Stage,
+    stage_of_age,
+    stage_of_members,
+)
 
 CATALOG_OIDS_END = 12_000
 """Relations below it are system catalogs and their TOAST (`IsCatalogRelationOid`): a logical slot's
@@ -90,10 +96,9 @@ class TempNamespace:
     """A schema `pg_temp_N`, and the sessions that may own it.
 
     `owners` holds one pid where the owner is known, none where there is none left (what is in it is
-    orphaned), and several where PostgreSQL before 16 does not tell which of them.
+    orphaned), and several where it is one of them and PostgreSQL (before 16) does not tell which.
     """
 
-    oid: int
     name: str
     owners: tuple[int, ...]
 
@@ -117,6 +122,8 @@ class Database:
     template: bool
     current: bool
     """Whether the cluster-wide parts of the snapshot were read through it."""
+    dropping: bool
+    """Whether its DROP DATABASE was interrupted: nobody can connect, and its age counts no more."""
     xid_age: int
     mxid_age: int
     relations: tuple[Relation, ...] | None
@@ -134,8 +141,20 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgeMin:
+    """The ages from which on something counts as old, in XIDs or in MXIDs."""
+
+    xid: int
+    mxid: int
+
+    def reached(self, item: Relation | Database) -> bool:
+        """Whether one of the two is."""
+        return item.xid_age >= self.xid or item.mxid_age >= self.mxid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A server process that is connected to a database or sends WAL, in order of its slot."""
+    """A server process that is connected to a database, sends WAL, or holds rows back."""
 
     pid: int
     backend: str
@@ -158,8 +177,6 @@ class Session:
     """Whether it is this tool's."""
     vacuuming: bool
     """A plain VACUUM's own snapshot holds nothing back (`PROC_IN_VACUUM`)."""
-    number: int | None
-    """N of the schema `pg_temp_N` it would use; None where PostgreSQL before 16 does not tell."""
 
     @property
     def horizon_age(self) -> int | None:
@@ -289,8 +306,8 @@ class Snapshot:
     standbys: tuple[Standby, ...]
     locks: tuple[Lock, ...]
     vacuums: tuple[Vacuum, ...]
-    autovacuum_launcher: bool
-    """Whether the process that starts autovacuum workers is there."""
+    autovacuum_launcher: bool | None
+    """Whether the process that starts autovacuum workers is there; None where it may not be seen."""
     settings: Mapping[str, str] = field(repr=False)
     """`pg_settings.setting` of what this work depends on; a setting that this version lacks is absent."""
     missing: tuple[Missing, ...]
@@ -303,12 +320,12 @@ class Snapshot:
     @property
     def xid_age(self) -> int:
         """The oldest database's: the one that counts."""
-        return max(database.xid_age for database in self.databases)
+        return max(database.xid_age for database in self.databases if not database.dropping)
 
     @property
     def mxid_age(self) -> int:
         """The oldest database's, in multixact IDs."""
-        return max(database.mxid_age for database in self.databases)
+        return max(database.mxid_age for database in self.databases if not database.dropping)
 
     @property
     def xids_left(self) -> int:
@@ -319,6 +336,35 @@ class Snapshot:
     def mxids_left(self) -> int:
         """MXIDs until commands that need a new one are refused; zero or negative when they are."""
         return STOP_AGE - self.mxid_age
+
+    @property
+    def stopped(self) -> bool:
+        """Whether commands that need an XID are refused."""
+        return self.xids_left <= 0
+
+    def stage_of_xid_age(self, age: int) -> Stage:
+        """The stage of an XID age under this cluster's settings."""
+        return stage_of_age(
+            age,
+            freeze_age_max=self.setting_int("autovacuum_freeze_max_age"),
+            failsafe_age=self.setting_int("vacuum_failsafe_age"),
+        )
+
+    def stage_of_mxid_age(self, age: int) -> Stage:
+        """The stage of an MXID age under this cluster's settings."""
+        return stage_of_age(
+            age,
+            freeze_age_max=self.setting_int("autovacuum_multixact_freeze_max_age"),
+            failsafe_age=self.setting_int("vacuum_multixact_failsafe_age"),
+        )
+
+    @property
+    def stage(self) -> Stage:
+        """The worst of XIDs, MXIDs and member space."""
+        members = Stage.OK if self.members is None else stage_of_members(self.members.used)
+        return max(
+            self.stage_of_xid_age(self.xid_age), self.stage_of_mxid_age(self.mxid_age), members
+        )
 
     def setting_int(self, name: str) -> int:
         """A setting that every version has, as the whole number it is."""

@@ -24,6 +24,7 @@ class Chatter(threading.Thread):
         self.box = box
         self.conversation = conversation
         self.done: list[dict[str, object]] = []
+        self.said: list[str] = []
         self.errors: list[str] = []
         self.deltas = 0
         self.stopping = threading.Event()
@@ -47,6 +48,7 @@ class Chatter(threading.Thread):
             self.deltas += event.name == "delta"
         if last is not None and last.name == "done":
             self.done.append(last.data["message"])
+            self.said.append(text)
         else:
             self.errors.append("no done" if last is None else str(last.data))
 

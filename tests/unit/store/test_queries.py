@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from appliance.named_sql import parse_queries
 from appliance.store.migrate import load_migrations
-from appliance.store.queries import load_queries, parse_queries
+from appliance.store.queries import load_queries
 
 
 def test_a_query_is_what_stands_between_two_names() -> None:

@@ -1,0 +1,71 @@
+"""`appliance db metrics`: one scrape of the database for Prometheus, and the alert rules for it.
+
+For the textfile collector of node_exporter, or any program that runs commands: it works while the server
+is down. Never: reads a table, or tells a statement's text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from appliance.cli.db_options import add_target, target_of
+from appliance.cli.exit_codes import EXIT_BAD_INPUT
+from appliance.errors import DatabaseError, NotRunning
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The subcommand's options."""
+    parser = commands.add_parser("metrics", help="the database's state as Prometheus text")
+    add_target(parser)
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="FILE.prom",
+        help="replace this file (for node_exporter's textfile collector) in place of printing",
+    )
+    chosen.add_argument(
+        "--alert-rules", action="store_true", help="print the rules file for these metrics instead"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print or write; a database that cannot be asked is told as `appliance_db_up 0`, exit code 2."""
+    from appliance.dbops.inspect import read_cluster
+    from appliance.dbops.metrics import alert_rules, exposition
+
+    if options.alert_rules:
+        print(alert_rules(), end="")
+        return 0
+    try:
+        snapshot = asyncio.run(read_cluster(target_of(options).connect))
+    except (DatabaseError, NotRunning) as error:
+        print(f"appliance: {error.message}", file=sys.stderr)
+        snapshot = None
+    text = exposition(snapshot)
+    if options.output is None:
+        print(text, end="")
+    else:
+        _replace(options.output, text)
+    return 0 if snapshot is not None else EXIT_BAD_INPUT
+
+
+def _replace(path: Path, text: str) -> None:
+    """A reader sees the old text or the new one, never half of it. Raises OSError."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    ) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise

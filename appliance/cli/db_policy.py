@@ -1,0 +1,95 @@
+"""The options that `db plan`, `run` and `verify` share: what is to be reached, and what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli.db_options import add_state, state_folder, target_of
+
+if TYPE_CHECKING:
+    from appliance.dbops.policy import Policy
+    from appliance.dbops.run import Surroundings
+    from appliance.dbops.snapshot import Snapshot
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """How far, and how fast. Numbers are checked by the policy itself."""
+    parser.add_argument(
+        "--until-stage",
+        type=int,
+        default=3,
+        metavar="N",
+        help="1: only bring writes back; 2: restore a comfortable margin too; 3 (default): repair what "
+        "was skipped as well",
+    )
+    parser.add_argument(
+        "--headroom",
+        type=int,
+        default=100_000_000,
+        metavar="XIDS",
+        help="transaction IDs that are to be left after stage 1 (default: 100000000)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="VACUUMs at once, 1 or 2 (default: 2)"
+    )
+    parser.add_argument(
+        "--lock-timeout-ms",
+        type=int,
+        default=5000,
+        metavar="MS",
+        help="how long a VACUUM waits for a table that is locked (default: 5000)",
+    )
+    parser.add_argument(
+        "--disk-floor-mib",
+        type=int,
+        default=5120,
+        metavar="MIB",
+        help="stop at this much free disk (default: 5120, but at most a tenth of the disk)",
+    )
+    parser.add_argument(
+        "--single-user",
+        action="store_true",
+        help="run the server myself, and stop it for the one deed that takes single-user mode",
+    )
+    add_state(parser)
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """The policy that `add_policy`'s options mean. Raises ConfigError."""
+    from appliance.dbops.policy import Policy
+
+    return Policy(
+        last_stage=options.until_stage,
+        headroom=options.headroom,
+        workers=options.workers,
+        lock_timeout_ms=options.lock_timeout_ms,
+        disk_floor_bytes=options.disk_floor_mib << 20,
+        single_user=options.single_user,
+        maintenance=state_folder(options) is not None,
+    )
+
+
+def place_of(options: argparse.Namespace, snapshot: Snapshot) -> Surroundings:
+    """Where a run keeps its state, and what of the server's disk can be seen from here."""
+    from appliance.dbops.disk_floor import wal_folders
+    from appliance.dbops.run import Surroundings
+
+    state, folder = state_folder(options), target_of(options).directory
+    if folder is None and "data_directory" in snapshot.settings:
+        folder = Path(snapshot.settings["data_directory"])
+    return Surroundings(
+        state_dir=_own_state_dir(snapshot.system_id) if state is None else state / "repair",
+        data_dir=state,
+        wal_folders=wal_folders(folder),
+    )
+
+
+def _own_state_dir(system_id: str) -> Path:
+    """In this user's state folder (XDG base directory specification), one for each cluster."""
+    import os
+
+    base = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
+    return root / "appliance" / f"repair-{system_id}"

@@ -1,0 +1,155 @@
+"""`appliance db run`: carries a plan out. Dry by default; each destructive step is agreed to by name.
+
+Never: decides what is done (the plan does), or takes a silence for consent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from appliance.cli.db_options import add_json, add_target, target_of
+from appliance.cli.db_plan_text import plan_json
+from appliance.cli.db_policy import add_policy, place_of, policy_of
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.plain_text import as_json, visible
+from appliance.errors import ConfigError
+
+if TYPE_CHECKING:
+    from appliance.dbops.run import Confirm, Outcome, OwnServer, Report
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The subcommand's options."""
+    parser = commands.add_parser(
+        "run",
+        help="bring writes back and restore a margin; shows what it would do without --execute",
+    )
+    add_target(parser)
+    add_policy(parser)
+    parser.add_argument("--execute", action="store_true", help="do it")
+    parser.add_argument(
+        "--yes",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="agree beforehand to one kind of destructive step: session, standby, lock, prepared-commit, "
+        "prepared-rollback, slot, temp-table, single-user, zero-damaged-pages, freeze-bad-rows",
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the plan or carry it out; returns the exit code (1: something is left)."""
+    import asyncio
+
+    agreed = _consents(options.yes)
+    if not options.execute:
+        from appliance.cli.db_plan import run as show
+
+        code = show(options)
+        if not options.json:
+            print("\nnothing was done: add --execute to do it")
+        return code
+    from appliance.cli.db_run_terminal import JsonReport, TerminalReport, confirm_by
+
+    report: Report = JsonReport() if options.json else TerminalReport()
+    # With --json standard output is a program's: nobody is there to be asked.
+    confirm = confirm_by(agreed, asks=sys.stdin.isatty() and not options.json)
+    outcome = asyncio.run(_run(options, report, confirm))
+    if options.json:
+        print(as_json(_outcome_json(outcome)))
+    else:
+        print(_outcome_text(outcome))
+    return 0 if outcome.is_complete else EXIT_FOUND_WRONG
+
+
+async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) -> Outcome:
+    from appliance.dbops.inspect import read_cluster
+    from appliance.dbops.run import Run
+    from appliance.dbops.run_journal import RunJournal
+
+    policy, target = policy_of(options), target_of(options)
+    server = await _own_server(options, report) if options.single_user else None
+    try:
+        snapshot = await read_cluster(target.connect)
+        place = place_of(options, snapshot)
+        journal = RunJournal(place.state_dir, snapshot.system_id)
+        try:
+            if journal.unfinished:
+                report.said("going on with a run that was broken off")
+            return await Run(
+                target, policy, journal, place, confirm=confirm, report=report, server=server
+            ).go()
+        finally:
+            journal.close()
+    finally:
+        if server is not None:
+            await server.cluster.stop()
+
+
+async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
+    """The embedded cluster, started by this process, which may then stop it."""
+    from appliance.cli.db_options import cluster_folder
+    from appliance.dbops.binaries import find_binaries
+    from appliance.dbops.cluster import Cluster
+    from appliance.dbops.run import OwnServer
+
+    if options.url is not None:
+        raise ConfigError("--single-user is for an embedded cluster: name its folder (--data-dir)")
+    binaries = find_binaries()
+    cluster = Cluster(cluster_folder(options), binaries, purpose="appliance db run")
+    await cluster.start(report.said)
+    return OwnServer(cluster=cluster, binaries=binaries)
+
+
+def _consents(kinds: list[str]) -> frozenset[str]:
+    from appliance.dbops.step import Consent
+
+    known = {consent.value for consent in Consent}
+    for kind in kinds:
+        if kind not in known:
+            raise ConfigError(f"--yes {kind}: expected one of {', '.join(sorted(known))}")
+    return frozenset(kinds)
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "complete": outcome.is_complete,
+        "stopped": outcome.stopped,
+        "ended": [
+            {
+                "key": step.key,
+                "object": step.object,
+                "state": result.state.value,
+                "words": result.words,
+                "fault": None if result.fault is None else result.fault.value,
+                "seconds": round(result.seconds, 3),
+            }
+            for step, result in outcome.ended
+        ],
+        "left": plan_json(outcome.left),
+    }
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    from appliance.dbops.run_step import State
+
+    lines = []
+    last = {step.key: (step, result) for step, result in outcome.ended}
+    for step, result in last.values():
+        if result.state is not State.DONE:
+            lines.append(f"{result.state.value}: {visible(step.object)}: {visible(result.words)}")
+    if outcome.stopped is not None:
+        lines.append(f"stopped: {outcome.stopped}")
+    if outcome.is_complete:
+        lines.append("everything is done")
+    else:
+        lines.append(
+            f"{len(outcome.left.steps)} steps are left; `appliance db plan` shows them, and the same "
+            "command goes on with them"
+        )
+    left = outcome.left
+    lines.append(f"{left.xids_left:,} transaction IDs and {left.mxids_left:,} multixacts are left")
+    return "\n".join(lines)

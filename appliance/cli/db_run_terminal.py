@@ -1,0 +1,138 @@
+"""A run on a terminal, or as lines of JSON for a program: what it tells, and how it asks.
+
+Never: decides anything for the person who is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from appliance.cli.db_plan_text import STAGES, duration, step_lines
+from appliance.cli.plain_text import size, visible
+
+if TYPE_CHECKING:
+    from appliance.dbops.plan import Plan
+    from appliance.dbops.progress import Progress
+    from appliance.dbops.run import Confirm
+    from appliance.dbops.run_step import Result
+    from appliance.dbops.step import Choice, Step
+
+
+_QUIET = ("vacuum", "repair what was skipped")
+TOLD_FROM_S = 5.0
+"""A VACUUM that took this long is told by name."""
+
+
+class TerminalReport:
+    """Lines for a person; a running VACUUM has one that is written over where there is a terminal."""
+
+    def __init__(self) -> None:
+        self._is_live = sys.stdout.isatty()
+        self._line = ""
+
+    def planned(self, plan: Plan) -> None:
+        """A stage begins, or is planned anew."""
+        stage = plan.next_stage
+        if stage is not None:
+            steps = plan.stage(stage)
+            total = sum(step.bytes for step in steps)
+            self.said(f"stage {stage}, {STAGES[stage]}: {len(steps)} steps, {size(total)} to read")
+
+    def started(self, step: Step) -> None:
+        """A step is taken. Of VACUUMs there are hundreds: they show in the progress."""
+        if step.kind.value not in _QUIET:
+            self.said(f"  {step.kind.value}: {visible(step.object)}")
+
+    def progressed(self, progress: Progress) -> None:
+        """Once a second."""
+        running = ", ".join(f"{visible(name)} {share:.0%}" for name, share in progress.running)
+        line = (
+            f"  {progress.steps_done} of {progress.steps_total} steps, {size(progress.bytes_done)} of "
+            f"{size(progress.bytes_total)}, {progress.rate_bytes_per_s / 1e6:.0f} MB/s, "
+            f"{duration(progress.seconds_left)} left; {running}"
+        )
+        if self._is_live:
+            print(f"\r{line[:160]:<{len(self._line)}}", end="", flush=True)
+            self._line = line[:160]
+        else:
+            print(line, flush=True)
+
+    def ended(self, step: Step, result: Result) -> None:
+        """A step has ended, or was not taken."""
+        is_usual = step.kind.value in _QUIET and result.state.value in ("done", "skipped")
+        if is_usual and result.seconds < TOLD_FROM_S:
+            return
+        words = f": {visible(result.words)}" if result.words else ""
+        took = f" ({duration(result.seconds)})" if result.seconds >= 1 else ""
+        self.said(f"  {result.state.value}: {visible(step.object)}{took}{words}")
+
+    def said(self, words: str) -> None:
+        """A line of its own."""
+        if self._line:
+            print("\r" + " " * len(self._line) + "\r", end="")
+            self._line = ""
+        print(words, flush=True)
+
+
+class JsonReport:
+    """One JSON object a line on standard error; the outcome alone goes to standard output."""
+
+    def planned(self, plan: Plan) -> None:
+        """A stage begins, or is planned anew."""
+        self._tell("planned", stage=plan.next_stage, steps=len(plan.steps))
+
+    def started(self, step: Step) -> None:
+        """A step is taken."""
+        self._tell("started", key=step.key, object=step.object)
+
+    def progressed(self, progress: Progress) -> None:
+        """Once a second."""
+        self._tell(
+            "progress",
+            stage=progress.stage,
+            steps_done=progress.steps_done,
+            steps_total=progress.steps_total,
+            bytes_done=progress.bytes_done,
+            bytes_total=progress.bytes_total,
+            rate_bytes_per_s=round(progress.rate_bytes_per_s),
+            seconds_left=round(progress.seconds_left, 1),
+        )
+
+    def ended(self, step: Step, result: Result) -> None:
+        """A step has ended, or was not taken."""
+        self._tell("ended", key=step.key, state=result.state.value, words=result.words)
+
+    def said(self, words: str) -> None:
+        """Anything else."""
+        self._tell("said", words=words)
+
+    def _tell(self, event: str, **fields: object) -> None:
+        print(
+            json.dumps({"event": event, **fields}, ensure_ascii=False), file=sys.stderr, flush=True
+        )
+
+
+def confirm_by(agreed: frozenset[str], *, asks: bool) -> Confirm:
+    """Consent from what was agreed to beforehand, else (where it may ask) from the terminal."""
+
+    async def confirm(step: Step) -> Choice | None:
+        for choice in step.choices:
+            if choice.consent.value in agreed:
+                return choice
+        if not asks:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, _ask, step)
+
+    return confirm
+
+
+def _ask(step: Step) -> Choice | None:
+    """Show what is done and lost; the answer is the consent's whole name, anything else is a no."""
+    print("\n".join(step_lines(step)))
+    names = [choice.consent.value for choice in step.choices]
+    print(f"  type {' or '.join(names)} to do it, anything else to leave it: ", end="", flush=True)
+    answer = sys.stdin.readline().strip()
+    return next((choice for choice in step.choices if choice.consent.value == answer), None)

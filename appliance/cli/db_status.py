@@ -1,0 +1,71 @@
+"""`appliance db status`: how much is left, how fast it goes, what holds it back. Never: changes it.
+
+Its exit code is for monitoring: 0 healthy, 1 warning, 2 critical or not to be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from appliance.cli.db_options import add_json, add_state, add_target, state_folder, target_of
+
+if TYPE_CHECKING:
+    from appliance.dbops.rates import Rate
+    from appliance.dbops.snapshot import Snapshot
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The subcommand's options."""
+    parser = commands.add_parser(
+        "status", help="IDs left in every database, the rate, what holds it back"
+    )
+    add_target(parser)
+    add_state(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, print, and leave a sample for the next rate; returns the severity."""
+    from appliance.cli.db_json import status_json
+    from appliance.cli.db_text import status_text
+    from appliance.cli.plain_text import as_json
+    from appliance.dbops.blockers import blockers
+    from appliance.dbops.inspect import read_snapshot
+    from appliance.dbops.status import status_of
+
+    snapshot = asyncio.run(read_snapshot(target_of(options).connect))
+    rate, daily_rate, notes = rates(options, snapshot)
+    status = status_of(snapshot, blockers(snapshot, rate=rate), rate=rate, daily_rate=daily_rate)
+    print(as_json(status_json(status, notes)) if options.json else status_text(status, notes))
+    return status.severity
+
+
+def rates(
+    options: argparse.Namespace, snapshot: Snapshot
+) -> tuple[Rate | None, Rate | None, list[str]]:
+    """The newest and the daily rate from the samples in the state folder, to which this one is added.
+
+    What is wrong with the folder is in the notes: it must not keep anyone from seeing the rest.
+    """
+    from appliance.dbops.rates import newest_and_daily_rate, sample_of
+    from appliance.dbops.samples import FILE_NAME, read_samples, with_sample, write_samples
+
+    folder = state_folder(options)
+    if folder is None:
+        return None, None, ["no rate: no state folder is known (--state-dir)"]
+    notes = []
+    now = sample_of(snapshot)
+    try:
+        samples = read_samples(folder)
+    except (OSError, ValueError) as error:
+        samples = ()
+        notes.append(f"no rate: {folder / FILE_NAME} cannot be read: {error}")
+    kept = with_sample(samples, now)
+    if kept != samples:
+        try:
+            write_samples(folder, kept)
+        except OSError as error:
+            notes.append(f"no sample was kept: {folder / FILE_NAME}: {error}")
+    return *newest_and_daily_rate(samples, now), notes

@@ -1,0 +1,159 @@
+"""What `appliance db status` and `diagnose` found, as a person reads it at three in the morning. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from appliance.cli.plain_text import size, visible
+
+if TYPE_CHECKING:
+    from appliance.dbops.blocker import Action, Blocker
+    from appliance.dbops.rates import Rate
+    from appliance.dbops.snapshot import Snapshot
+    from appliance.dbops.status import AutovacuumLag, Status
+
+DATABASES_MAX = 6
+BLOCKERS_MAX = 5
+ID_CHARACTERS_MAX = 60
+
+_STAGES = {
+    "OK": "healthy",
+    "LAGGING": "LAGGING: older than autovacuum should let it become",
+    "FAILSAFE": "FAILSAFE: so old that vacuum leaves everything but freezing aside",
+    "WARN": "WARNING: fewer than 37 million IDs are left",
+    "STOPPED": "STOPPED: commands that need a new ID are refused",
+}
+
+
+def status_text(status: Status, notes: list[str]) -> str:
+    """One screen of 80 columns."""
+    return "\n".join(visible(line) for line in _status_lines(status, notes))
+
+
+def diagnosis_text(snapshot: Snapshot, found: tuple[Blocker, ...], notes: list[str]) -> str:
+    """Every blocker with what to do about it, in the order to do it."""
+    return "\n".join(visible(line) for line in _diagnosis_lines(snapshot, found, notes))
+
+
+def headline(snapshot: Snapshot) -> str:
+    """Which cluster, when, and its stage."""
+    standby = ", a standby" if snapshot.in_recovery else ""
+    at = snapshot.taken_at.strftime("%Y-%m-%d %H:%M:%S %Z")
+    return f"PostgreSQL {snapshot.version_text}{standby}, {at}: {_STAGES[snapshot.stage.name]}"
+
+
+def _status_lines(status: Status, notes: list[str]) -> Iterator[str]:
+    snapshot = status.snapshot
+    yield headline(snapshot)
+    yield ""
+    yield _left("transaction IDs", snapshot.xids_left, status.xid_days_left)
+    yield _left("multixact IDs", snapshot.mxids_left, status.mxid_days_left)
+    if snapshot.members is not None:
+        yield _left("multixact members", snapshot.members.left, status.member_days_left)
+    yield from _rate_lines(status)
+    yield ""
+    yield f"{'database':<20} {'XID age':>13} {'XIDs left':>13} {'MXID age':>13} {'MXIDs left':>13}"
+    for database in snapshot.databases[:DATABASES_MAX]:
+        name = database.name if len(database.name) <= 20 else f"{database.name[:19]}…"
+        yield (
+            f"{name:<20} {database.xid_age:>13,} {database.xids_left:>13,} "
+            f"{database.mxid_age:>13,} {database.mxids_left:>13,}"
+        )
+    if len(snapshot.databases) > DATABASES_MAX:
+        yield f"and {len(snapshot.databases) - DATABASES_MAX} younger ones"
+    yield ""
+    yield _autovacuum_line(status.autovacuum)
+    yield from notes
+    yield from _held_lines(status.blockers)
+    yield from _missing_lines(snapshot)
+
+
+def _left(name: str, left: int, days: float | None) -> str:
+    told = "" if days is None else f"   {days:,.3g} days at the present rate"
+    return f"{name:<18} {max(0, left):>15,} left{told}"
+
+
+def _rate_lines(status: Status) -> Iterator[str]:
+    if status.rate is None:
+        yield "rate               not known yet: ask again in a minute"
+        return
+    yield f"rate               {_rate(status.rate)}"
+    if status.daily_rate is not None and status.daily_rate != status.rate:
+        yield f"                   {_rate(status.daily_rate)}"
+
+
+def _rate(rate: Rate) -> str:
+    from appliance.dbops.duration import duration
+
+    return (
+        f"{rate.xids_per_s:,.3g} XIDs/s, {rate.mxids_per_s:,.3g} MXIDs/s, "
+        f"WAL {size(rate.wal_bytes_per_s)}/s over {duration(rate.over_s)}"
+    )
+
+
+def _autovacuum_line(lag: AutovacuumLag) -> str:
+    state = "on" if lag.on else "OFF"
+    behind = "its tables were not looked at" if lag.due is None else f"{lag.due} tables due"
+    overdue = f", {lag.overdue} OVERDUE" if lag.overdue else ""
+    busy = f"{lag.workers} of {lag.workers_max} workers busy"
+    return f"autovacuum         {state}, {busy}, {behind}{overdue}"
+
+
+def _held_lines(found: tuple[Blocker, ...]) -> Iterator[str]:
+    if not found:
+        yield "held back by       nothing"
+        return
+    yield f"held back by       {len(found)}; `appliance db diagnose` says what to do"
+    for blocker in found[:BLOCKERS_MAX]:
+        yield f"  {_title(blocker)}, {_age(blocker)}"
+    if len(found) > BLOCKERS_MAX:
+        yield f"  and {len(found) - BLOCKERS_MAX} more"
+
+
+def _missing_lines(snapshot: Snapshot) -> Iterator[str]:
+    for item in snapshot.missing:
+        where = "" if item.database is None else f" of database {item.database}"
+        yield f"NOT KNOWN: {item.part}{where}: {item.reason}"
+
+
+def _diagnosis_lines(
+    snapshot: Snapshot, found: tuple[Blocker, ...], notes: list[str]
+) -> Iterator[str]:
+    yield headline(snapshot)
+    yield from notes
+    if not found:
+        yield "nothing holds it back"
+    for number, blocker in enumerate(found, start=1):
+        yield ""
+        yield f"{number}. {_title(blocker)}"
+        yield f"   {_age(blocker)}, holds {blocker.scope}"
+        yield f"   {blocker.detail}"
+        for action in blocker.actions:
+            yield from _action_lines(action)
+    if snapshot.missing:
+        yield ""
+        yield from _missing_lines(snapshot)
+
+
+def _title(blocker: Blocker) -> str:
+    name = blocker.id
+    if len(name) > ID_CHARACTERS_MAX:
+        name = f"{name[: ID_CHARACTERS_MAX - 1]}…"
+    return f"{blocker.kind.value.replace('_', ' ')}: {name}"
+
+
+def _age(blocker: Blocker) -> str:
+    ages = []
+    if blocker.age is not None:
+        ages.append(f"{blocker.age:,} XIDs")
+    if blocker.mxid_age is not None and blocker.mxid_age > (blocker.age or 0):
+        ages.append(f"{blocker.mxid_age:,} MXIDs")
+    return f"{' and '.join(ages)} old" if ages else "of unknown age"
+
+
+def _action_lines(action: Action) -> Iterator[str]:
+    prompt = "$" if action.form == "shell" else ">"
+    where = f"   (in database {action.database})" if action.database is not None else ""
+    yield f"   {prompt} {action.text}{where}"
+    yield f"     {action.consequence}"

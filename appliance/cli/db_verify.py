@@ -1,0 +1,129 @@
+"""`appliance db verify`: whether a repair has worked, and whether every row is still there.
+
+Never: repairs anything. It takes a handful of transaction IDs and one multixact, to see that it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli.db_options import add_json, add_target, target_of
+from appliance.cli.db_policy import add_policy, policy_of
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.plain_text import as_json, visible
+
+if TYPE_CHECKING:
+    from appliance.dbops.maintenance_session import MaintenanceSessions
+    from appliance.dbops.snapshot import Snapshot
+    from appliance.dbops.verify import Check
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The subcommand's options."""
+    parser = commands.add_parser(
+        "verify", help="whether ages, writes, structures and rows are right"
+    )
+    add_target(parser)
+    add_policy(parser)
+    parser.add_argument(
+        "--no-probe", action="store_true", help="take no transaction ID and no multixact"
+    )
+    parser.add_argument(
+        "--amcheck-mib",
+        type=int,
+        default=1024,
+        metavar="MIB",
+        help="how much to look at with amcheck, where it is installed, in each database (default: 1024)",
+    )
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument(
+        "--record", type=Path, metavar="FILE", help="count every table's rows and keep the counts"
+    )
+    rows.add_argument(
+        "--against", type=Path, metavar="FILE", help="count again and compare with what was kept"
+    )
+    parser.add_argument(
+        "--hash", action="store_true", help="with --record: hash the rows too, which takes longer"
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and print; returns the exit code (1: something is not right)."""
+    import asyncio
+
+    checks = asyncio.run(_verify(options))
+    if options.json:
+        print(as_json([{"name": one.name, "ok": one.ok, "words": one.words} for one in checks]))
+    else:
+        print(_text(checks))
+    return EXIT_FOUND_WRONG if any(check.ok is False for check in checks) else 0
+
+
+async def _verify(options: argparse.Namespace) -> list[Check]:
+    from appliance.dbops.inspect import read_snapshot
+    from appliance.dbops.maintenance_session import MaintenanceSessions
+    from appliance.dbops.verify import check_ages, check_structures, probe
+
+    policy, target = policy_of(options), target_of(options)
+    snapshot = await read_snapshot(target.connect)
+    sessions = MaintenanceSessions(target, policy.lock_timeout_ms)
+    try:
+        checks = list(check_ages(snapshot, policy))
+        if not options.no_probe:
+            checks += [check async for check in probe(sessions)]
+        checks += [
+            check
+            async for check in check_structures(
+                snapshot, sessions, bytes_max=options.amcheck_mib << 20
+            )
+        ]
+        checks += await _row_checks(options, snapshot, sessions)
+        return checks
+    finally:
+        await sessions.close()
+
+
+async def _row_checks(
+    options: argparse.Namespace, snapshot: Snapshot, sessions: MaintenanceSessions
+) -> list[Check]:
+    from appliance.dbops.row_counts import changes, count_rows, read_counts, write_counts
+    from appliance.dbops.verify import Check
+
+    if options.record is not None:
+        counts = await count_rows(snapshot, sessions, digest=options.hash)
+        write_counts(options.record, counts)
+        unread = [table for table in counts.tables if table.rows is None]
+        words = f"{len(counts.tables)} tables counted, {len(unread)} cannot be read"
+        return [Check(name="rows", ok=None, words=words)]
+    if options.against is None:
+        return []
+    before = read_counts(options.against)
+    has_digests = any(table.digest is not None for table in before.tables)
+    after = await count_rows(snapshot, sessions, digest=has_digests)
+    found = changes(before, after)
+    return [
+        *(
+            Check(
+                name=f"rows of {change.database}.{change.table}",
+                ok=not change.is_loss,
+                words=change.words,
+            )
+            for change in found
+        ),
+        Check(
+            name="rows",
+            ok=not any(change.is_loss for change in found),
+            words=f"{len(before.tables)} tables compared, {len(found)} differ",
+        ),
+    ]
+
+
+def _text(checks: Sequence[Check]) -> str:
+    marks = {True: "ok     ", False: "WRONG  ", None: "       "}
+    return "\n".join(
+        f"{marks[check.ok]}{visible(check.name)}: {visible(check.words)}" for check in checks
+    )

@@ -1,0 +1,21 @@
+"""Damage that makes a VACUUM fail, as it is known from a probe, a log or a step that failed.
+
+Values only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A relation of which something cannot be read; `index` names it where it is one of its indexes."""
+
+    database: str
+    relation_oid: int
+    schema: str
+    relation: str
+    index: str | None
+    block: int | None
+    message: str

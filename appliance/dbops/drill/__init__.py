@@ -1,0 +1,1 @@
+"""Throw-away PostgreSQL clusters in named trouble: the operator's rehearsal, the tests' engine."""

@@ -1,0 +1,37 @@
+"""Situations in which a VACUUM would wait for a lock for ever."""
+
+from __future__ import annotations
+
+from appliance.dbops.drill.drill import DATABASE, Drill
+from appliance.dbops.drill.situation import Situation
+from appliance.dbops.step import Consent
+
+LOCK = "LOCK TABLE messages IN SHARE UPDATE EXCLUSIVE MODE"
+
+
+class EndlessLock(Situation):
+    """The lock that VACUUM takes itself."""
+
+    name = "lock"
+    summary = "a session holds a lock on a large table and is idle in its transaction"
+    application = "stuck migration"
+    holds_back = True
+    consents = frozenset({Consent.LOCK})
+
+    async def stopped(self, drill: Drill) -> None:
+        """Take it, and never end."""
+        self.holder = await drill.session(self.application, "BEGIN", LOCK)
+
+
+class PreparedLock(Situation):
+    """A lock that no session holds."""
+
+    name = "prepared-lock"
+    summary = "a young prepared transaction holds a lock on a large table"
+    gid = "half a migration"
+    holds_back = True
+    consents = frozenset({Consent.PREPARED_COMMIT})
+
+    async def warm(self, drill: Drill) -> None:
+        """Take it and prepare the transaction."""
+        await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")

@@ -1,0 +1,185 @@
+"""A rehearsal: a cluster in a situation, repaired as an operator would, what it took and what changed.
+
+Owns the watch on when writes come back. Never: knows how a repair is done; that is a run's (`run.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import asyncpg
+
+from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.probe import probe
+from appliance.dbops.drill.situation import Situation
+from appliance.dbops.drill.tally import differences, tally
+from appliance.dbops.inspect import read_cluster
+from appliance.dbops.plan import Plan, make_plan
+from appliance.dbops.policy import Policy
+from appliance.dbops.progress import Progress
+from appliance.dbops.run import Confirm, Outcome, OwnServer, Run, Surroundings
+from appliance.dbops.run_journal import RunJournal
+from appliance.dbops.run_step import Result
+from appliance.dbops.step import Choice, Consent, Step
+from appliance.dbops.target import Target
+from appliance.dbops.verify import Check, check_ages
+
+POLICY = Policy(lock_timeout_ms=500, disk_floor_bytes=0)
+"""A drill's locks never end, so that waiting long for one teaches nothing."""
+
+PROBE_EVERY_S = 0.05
+LAST_LOOK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """What a repair did. Times in seconds; `writes_back_s` None: they never came back."""
+
+    diagnosed_s: float
+    steps_planned: int
+    writes_back_s: float | None
+    repaired_s: float
+    outcome: Outcome
+    too_old: tuple[Check, ...]
+    """What is not as young as the policy asks for, when the run has ended."""
+    changed: tuple[str, ...]
+    """Tables with other rows than before, but those whose change was agreed to."""
+    restarted: bool
+
+    @property
+    def good(self) -> bool:
+        """Whether writes are back, everything is young, and nothing was lost that was not agreed to."""
+        return self.writes_back_s is not None and not self.too_old and not self.changed
+
+
+class SilentReport:
+    """Is told what a run does, and keeps quiet."""
+
+    def planned(self, plan: Plan) -> None:
+        """A stage begins."""
+
+    def started(self, step: Step) -> None:
+        """A step is taken."""
+
+    def progressed(self, progress: Progress) -> None:
+        """Once a second."""
+
+    def ended(self, step: Step, result: Result) -> None:
+        """A step has ended."""
+
+    def said(self, words: str) -> None:
+        """Anything else."""
+
+
+async def rehearse(
+    drill: Drill, situation: Situation, state_dir: Path, policy: Policy = POLICY
+) -> Rehearsed:
+    """Diagnose, plan, run and verify; the drill has been driven into the situation.
+
+    Raises ApplianceError.
+    """
+    assert drill.tally is not None
+    target = Target(directory=drill.cluster.directory)
+    born = await _started_at(drill)
+    began = time.monotonic()
+    snapshot = await read_cluster(target.connect)
+    plan = make_plan(snapshot, policy)
+    diagnosed_s = time.monotonic() - began
+    began = time.monotonic()
+    async with _watching(drill) as watch:
+        outcome = await run_once(drill, situation, state_dir, policy)
+    repaired_s = time.monotonic() - began
+    after = await read_cluster(target.connect)
+    changed = [
+        line
+        for line in differences(drill.tally, await tally(drill.cluster.url))
+        if line.partition(":")[0] not in situation.changes
+    ]
+    return Rehearsed(
+        diagnosed_s=diagnosed_s,
+        steps_planned=len(plan.steps),
+        writes_back_s=None if watch.back_at is None else watch.back_at - began,
+        repaired_s=repaired_s,
+        outcome=outcome,
+        too_old=tuple(check for check in check_ages(after, policy) if check.ok is False),
+        changed=tuple(changed),
+        restarted=await _started_at(drill) != born,
+    )
+
+
+async def run_once(
+    drill: Drill, situation: Situation, state_dir: Path, policy: Policy = POLICY
+) -> Outcome:
+    """One run, with the consents that the situation needs and a journal in `state_dir`.
+
+    Raises ApplianceError.
+    """
+    target = Target(directory=drill.cluster.directory)
+    server = None
+    if situation.single_user:
+        policy = replace(policy, single_user=True)
+        server = OwnServer(cluster=drill.cluster.cluster, binaries=drill.cluster.binaries)
+    journal = RunJournal(state_dir, (await read_cluster(target.connect)).system_id)
+    try:
+        return await Run(
+            target,
+            policy,
+            journal,
+            Surroundings(
+                state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)
+            ),
+            confirm=_agree_to(situation.consents),
+            report=SilentReport(),
+            server=server,
+        ).go()
+    finally:
+        journal.close()
+
+
+def _agree_to(consents: frozenset[Consent]) -> Confirm:
+    async def confirm(step: Step) -> Choice | None:
+        return next((choice for choice in step.choices if choice.consent in consents), None)
+
+    return confirm
+
+
+class _Watch:
+    """When writes were first taken again; None until they are."""
+
+    back_at: float | None = None
+
+    async def look(self, drill: Drill) -> None:
+        """Try until a write is taken. The server may be away in between."""
+        while True:
+            try:
+                back = (await probe(drill.cluster.url)).back
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                back = False
+            if back:
+                self.back_at = time.monotonic()
+                return
+            await asyncio.sleep(PROBE_EVERY_S)
+
+
+@contextlib.asynccontextmanager
+async def _watching(drill: Drill) -> AsyncIterator[_Watch]:
+    """Watch for writes coming back while the context is open, and once more at its end."""
+    watch = _Watch()
+    looking = asyncio.create_task(watch.look(drill))
+    try:
+        yield watch
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(looking, LAST_LOOK_S)
+    finally:
+        looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
+
+
+async def _started_at(drill: Drill) -> object:
+    return await drill.value("SELECT pg_postmaster_start_time()")

@@ -1,0 +1,81 @@
+-- name: create
+CREATE TABLE last_row (id integer PRIMARY KEY);
+CREATE TABLE pending (gid text NOT NULL);
+CREATE TABLE messages (
+    id bigint PRIMARY KEY,
+    conversation integer NOT NULL,
+    body text NOT NULL
+);
+CREATE INDEX messages_conversation ON messages (conversation);
+CREATE TABLE texts (id integer PRIMARY KEY, body text NOT NULL) WITH (autovacuum_enabled = false);
+CREATE UNLOGGED TABLE drafts (id integer PRIMARY KEY, body text NOT NULL);
+CREATE TABLE events (id integer NOT NULL, kind text NOT NULL) PARTITION BY HASH (id);
+CREATE TABLE events_0 PARTITION OF events FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+
+-- name: load
+-- Rows to count and to hash: short ones with deleted ones among them, and long ones out of line.
+INSERT INTO last_row (id) VALUES (1);
+INSERT INTO messages (id, conversation, body)
+SELECT n, n % 100, repeat(md5(n::text), 5) FROM generate_series(1, 20000) AS n;
+DELETE FROM messages WHERE id > 18000 AND id % 2 = 0;
+INSERT INTO texts (id, body)
+SELECT n, (SELECT string_agg(md5((n * m)::text), '') FROM generate_series(1, 600) AS m)
+FROM generate_series(1, 100) AS n;
+INSERT INTO events (id, kind) SELECT n, 'sent' FROM generate_series(1, 500) AS n;
+CREATE MATERIALIZED VIEW per_conversation AS
+SELECT conversation, count(*) AS messages FROM messages GROUP BY conversation;
+
+-- name: spend_xids
+-- A subtransaction that locks a row takes an XID; rolled back, it leaves nothing else behind. The
+-- first XID that is refused ends the block.
+DO $$
+BEGIN
+    FOR n IN 1..40000 LOOP
+        BEGIN
+            PERFORM id FROM last_row FOR UPDATE;
+            RAISE division_by_zero;
+        EXCEPTION WHEN division_by_zero THEN NULL;
+        END;
+    END LOOP;
+END
+$$;
+
+-- name: spend_multixacts
+-- A row locked by a transaction and again by its subtransaction has a multixact of two members.
+DO $$
+BEGIN
+    PERFORM id FROM messages WHERE id <= 18000 FOR KEY SHARE;
+    FOR n IN 1..18000 LOOP
+        BEGIN
+            PERFORM id FROM messages WHERE id = n FOR SHARE;
+        EXCEPTION WHEN division_by_zero THEN NULL;
+        END;
+    END LOOP;
+END
+$$;
+
+-- name: first_multixacts
+DO $$
+BEGIN
+    PERFORM id FROM messages WHERE id <= 50 FOR KEY SHARE;
+    FOR n IN 1..50 LOOP
+        BEGIN
+            PERFORM id FROM messages WHERE id = n FOR SHARE;
+        EXCEPTION WHEN division_by_zero THEN NULL;
+        END;
+    END LOOP;
+END
+$$;
+
+-- name: tables
+SELECT format('%I.%I', pg_namespace.nspname, pg_class.relname) AS name
+FROM pg_class
+JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+WHERE pg_class.relkind IN ('r', 'm')
+  AND pg_class.relpersistence <> 't'
+  AND pg_namespace.nspname NOT IN ('pg_catalog', 'information_schema')
+ORDER BY name;
+
+-- name: databases
+SELECT datname AS name, datallowconn AS connectable FROM pg_database ORDER BY datname;

@@ -1,0 +1,31 @@
+"""What a run did that a snapshot does not show. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationKey:
+    """A relation by where it is."""
+
+    database: str
+    oid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What earlier plans of a run did, where a snapshot does not show it."""
+
+    settled: frozenset[str] = frozenset()
+    """Keys of steps that are not to be taken again: done, failed for good, or not agreed to."""
+    frozen: frozenset[RelationKey] = frozenset()
+    """Relations whose index cleanup was left out and is still to be made up for."""
+    damaged: frozenset[RelationKey] = frozenset()
+    """Relations in which a VACUUM met a page that cannot be read."""
+    bad_rows: frozenset[RelationKey] = frozenset()
+    """Relations with a row that VACUUM refuses: its IDs cannot be right."""
+    bad_indexes: frozenset[RelationKey] = frozenset()
+    """Relations in whose indexes a repair met damage."""
+    rate_bytes_per_s: float | None = None
+    """Measured; None before anything large was frozen."""

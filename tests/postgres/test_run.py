@@ -1,0 +1,249 @@
+"""A repair of a real cluster in the stop: writes come back, no row is lost, nothing unasked is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from appliance.dbops import disk_floor
+from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.probe import probe
+from appliance.dbops.drill.registry import situation
+from appliance.dbops.drill.tally import differences, tally
+from appliance.dbops.drill.throwaway import silent
+from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.limits import STOP_AGE
+from appliance.dbops.maintenance_session import MaintenanceSessions
+from appliance.dbops.policy import Policy
+from appliance.dbops.run import Surroundings
+from appliance.dbops.run_step import State
+from appliance.dbops.step import Consent, StepKind
+from appliance.dbops.target import Target
+from appliance.dbops.verify import probe as take_ids
+from appliance.maintenance import is_on
+from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
+from tests.repairs import Told, repair
+
+ROOT = Path(__file__).parents[2]
+QUICK = Policy(last_stage=1, lock_timeout_ms=300)
+WHOLE = Policy(lock_timeout_ms=300)
+STARTED_AT = "SELECT pg_postmaster_start_time()::text"
+NAPTIME = "SELECT setting FROM pg_settings WHERE name = 'autovacuum_naptime'"
+OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
+
+
+async def changed(drill: Drill) -> list[str]:
+    """The tables whose rows are not those from before the stop."""
+    assert drill.tally is not None
+    return differences(drill.tally, await tally(drill.cluster.url))
+
+
+async def refusal(drill: Drill, *statements: str) -> BaseException:
+    """What the server answers to a write."""
+    connection = await drill.connect()
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    except asyncpg.PostgresError as error:
+        return error
+    finally:
+        await connection.close()
+    raise AssertionError("it was not refused")
+
+
+@pytest.mark.parametrize("version", BOTH)
+async def test_the_stop_is_known_by_sqlstate_and_routine_and_a_second_run_finds_nothing(
+    version: str, new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(version)
+    await drill.drive(situation("plain"), silent)
+    naptime = await drill.value(NAPTIME)
+    error = await refusal(drill, "INSERT INTO pending (gid) VALUES ('refused')")
+    assert fault_of(error) is Fault.XID_STOP
+    told = Told()
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK, told=told)
+    assert outcome.is_complete
+    assert {state for _, state in told.ended_steps} == {"done"}
+    assert told.asked == []
+    assert await drill.value(NAPTIME) == naptime
+    sessions = MaintenanceSessions(Target(directory=drill.cluster.directory), 1000)
+    checks = {check.name: check.ok async for check in take_ids(sessions)}
+    await sessions.close()
+    assert checks == {"transaction ID": True, "multixact": True}
+    again = Told()
+    assert (await repair(drill.cluster.directory, tmp_path, QUICK, told=again)).is_complete
+    assert again.ended_steps == []
+
+
+async def test_the_stop_of_multixacts_is_told_from_that_of_ids(new_drill: NewDrill) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.drive(situation("members"), silent)
+    error = await refusal(
+        drill,
+        "BEGIN",
+        "SELECT id FROM messages WHERE id = 17999 FOR KEY SHARE",
+        "SAVEPOINT inner_one",
+        "SELECT id FROM messages WHERE id = 17999 FOR SHARE",
+    )
+    assert fault_of(error) is Fault.MULTIXACT_STOP
+
+
+async def test_nothing_is_destroyed_unasked_and_with_consent_writes_come_back(
+    new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.drive(situation("several"), silent)
+    blockers = (
+        "SELECT (SELECT count(*) FROM pg_prepared_xacts) + (SELECT count(*) FROM pg_replication_slots) "
+        "+ (SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction')"
+    )
+    before = await drill.value(blockers)
+    told = Told()
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK, told=told)
+    assert await drill.value(blockers) == before
+    assert not outcome.is_complete
+    declined = {key.partition(":")[0] for key, state in told.ended_steps if state == "declined"}
+    assert declined == {"session", "prepared", "slot", "lock"}
+    # What could win nothing was not read; what a lock alone is in the way of was tried, and named.
+    assert any(state == "skipped" for _, state in told.ended_steps)
+    assert not (await probe(drill.cluster.url)).back
+    outcome = await repair(
+        drill.cluster.directory,
+        tmp_path,
+        WHOLE,
+        [Consent.SESSION, Consent.PREPARED_ROLLBACK, Consent.SLOT, Consent.LOCK],
+    )
+    assert outcome.is_complete
+    assert (await probe(drill.cluster.url)).back
+    rebuilt = [step for step, _ in outcome.ended if step.kind is StepKind.REINDEX]
+    assert [step.database for step in rebuilt] == ["app"]
+    await drill.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
+    assert await drill.value("SELECT bt_index_check('messages_conversation'::regclass)") in (
+        "",
+        None,
+    )
+
+
+async def test_a_damaged_page_stops_its_own_table_alone_and_is_kept_before_it_is_given_up(
+    new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.drive(situation("damaged-page"), silent)
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
+    failed = [step for step, result in outcome.ended if result.fault is Fault.DAMAGED]
+    assert len(failed) == 1
+    left = [step.kind for step in outcome.left.steps if step.relation_oid is not None]
+    assert left == [StepKind.ZERO_PAGES]  # of all the tables that were old
+    assert not (tmp_path / "damaged-pages").exists()
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK, [Consent.ZERO_DAMAGED_PAGES])
+    assert outcome.is_complete
+    assert (await probe(drill.cluster.url)).back
+    pages = list((tmp_path / "damaged-pages").iterdir())
+    assert pages
+    assert all(page.stat().st_size == 8192 for page in pages)
+
+
+STEPS = ("vacuum:1:app", "refresh:1:app", "autovacuum:1:template0", "probe", "repair:app")
+
+
+@contextmanager
+def command(directory: Path, state_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    """`appliance db run --execute --json` in a process of its own."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "appliance.cli.main", "db", "run", "--execute", "--json"),
+            *("--data-dir", str(directory), "--state-dir", str(state_dir)),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield process
+
+
+def kill_in(process: subprocess.Popen[str], key: str) -> list[str]:
+    """Kill the run with -9 when a step of this kind has just begun; returns the steps that it ended."""
+    ended = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        event = json.loads(line)
+        if event["event"] == "ended" and event["state"] == "done":
+            ended.append(event["key"])
+        if event["event"] == "started" and event["key"].startswith(key):
+            process.send_signal(signal.SIGKILL)
+            return ended
+    raise AssertionError(f"no step {key} began")
+
+
+async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
+    new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.drive(situation("plain"), silent)
+    naptime = await drill.value(NAPTIME)
+    ended: list[str] = []
+    for key in STEPS:
+        with command(drill.cluster.directory, tmp_path) as process:
+            ended += kill_in(process, key)
+    with command(drill.cluster.directory, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        events = [json.loads(line) for line in process.stderr.read().splitlines()]
+        outcome = json.loads(process.stdout.read())
+    ended += [event["key"] for event in events if event["event"] == "ended"]
+    assert outcome["complete"]
+    # Writes came back when the first plans were done; a look at it costs nothing but an ID.
+    once = [key for key in ended if key.startswith(("vacuum", "repair"))]
+    assert len(once) == len(set(once))
+    assert {key.partition(":")[0] for key in ended} >= {"vacuum", "refresh", "autovacuum", "repair"}
+    frozen = {key.split(":", 2)[2] for key in once if key.startswith("vacuum")}
+    repaired = {key.split(":", 1)[1] for key in once if key.startswith("repair")}
+    assert frozen <= repaired
+    assert await drill.value(NAPTIME) == naptime
+    assert (await probe(drill.cluster.url)).back
+    assert await changed(drill) == []
+    oldest = await drill.value(OLDEST)
+    assert isinstance(oldest, int)
+    assert oldest < STOP_AGE
+
+
+async def test_a_full_disk_stops_a_run_and_a_step_that_fails_stops_no_other(
+    new_drill: NewDrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.drive(situation("lock"), silent)
+    folders = disk_floor.wal_folders(drill.cluster.directory)
+    assert folders
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_floor, "FLOOR_SHARE", 2.0)  # a floor that no disk has free
+        outcome = await repair(
+            drill.cluster.directory,
+            tmp_path,
+            Policy(last_stage=1, maintenance=True, disk_floor_bytes=1 << 50),
+            place=Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
+        )
+    assert outcome.stopped is not None
+    assert str(drill.cluster.directory) in outcome.stopped
+    assert [result.state for _, result in outcome.ended if result.state is State.DONE] == []
+    assert not is_on(tmp_path)
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
+    states = [result.state for _, result in outcome.ended]
+    assert states.count(State.DONE) > 50
+    locked = {step.object for step, result in outcome.ended if result.fault is Fault.LOCKED}
+    assert len(locked) == 1
+    assert not outcome.is_complete
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK, [Consent.LOCK])
+    assert outcome.is_complete
+    assert (await probe(drill.cluster.url)).back

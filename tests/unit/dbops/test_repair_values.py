@@ -1,0 +1,227 @@
+"""The small decisions of a repair: faults, progress, room on the disk, row counts, consent."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from appliance.cli.db_plan_text import plan_json, plan_text
+from appliance.cli.db_run_terminal import confirm_by
+from appliance.dbops import disk_floor
+from appliance.dbops.disk_floor import least_room, wal_folders
+from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.plan import make_plan
+from appliance.dbops.policy import Policy
+from appliance.dbops.progress import ProgressMeter
+from appliance.dbops.row_counts import RowCounts, TableRows, changes, read_counts, write_counts
+from appliance.dbops.step import Consent, StepKind
+from appliance.dbops.verify import check_ages
+from appliance.errors import ConfigError
+from tests.snapshot_builder import OLD, database, prepared, relation, slot, snapshot, template0
+
+
+def server_error(state: str, routine: str = "", words: str = "", detail: str = "") -> Exception:
+    """An error as a server would send it."""
+    fields = {"C": state, "R": routine, "M": words, "D": detail, "S": "ERROR"}
+    error: Exception = asyncpg.PostgresError.new(fields)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (server_error("54000", "GetNewTransactionId", "¡sin palabras!"), Fault.XID_STOP),
+        (server_error("54000", "GetNewMultiXactId"), Fault.MULTIXACT_STOP),
+        (server_error("54000", "index_form_tuple"), Fault.OTHER),
+        (server_error("55P03"), Fault.LOCKED),
+        (server_error("57014"), Fault.CANCELLED),
+        (server_error("XX001"), Fault.DAMAGED),
+        (server_error("XX002"), Fault.DAMAGED),
+        (server_error("53100"), Fault.DISK_FULL),
+        (server_error("42P01"), Fault.GONE),
+        (server_error("57P01"), Fault.CONNECTION),
+        (server_error("08006"), Fault.CONNECTION),
+        (ConnectionResetError(), Fault.CONNECTION),
+        (server_error("22012"), Fault.OTHER),
+        (ValueError(), Fault.OTHER),
+    ],
+)
+def test_a_fault_is_told_by_sqlstate_and_routine_and_not_by_words(
+    error: Exception, fault: Fault
+) -> None:
+    assert fault_of(error) is fault
+
+
+@pytest.mark.parametrize(
+    ("words", "detail", "file", "block"),
+    [
+        ('invalid page in block 5 of relation "base/5/16397"', "", 16397, 5),
+        ("ungültige Seite in Block 12 von Relation base/16384/99", "", 99, 12),
+        ('invalid page in block 3 of relation "global/1262"', "", 1262, 3),
+        (
+            'could not read blocks 1 in file "pg_tblspc/90/PG_18_202506291/5/77"',
+            "",
+            77,
+            1,
+        ),
+        (
+            '2 invalid pages among blocks 5..8 of relation "base/5/16397"',
+            "Block 6 held the first invalid page.",
+            16397,
+            6,
+        ),
+        ("found xmin 754 from before relfrozenxid 758", "", None, None),
+    ],
+)
+def test_the_damaged_page_is_read_from_numbers_and_paths(
+    words: str, detail: str, file: int | None, block: int | None
+) -> None:
+    error = server_error("XX001", words=words, detail=detail)
+    assert damaged_file(error) == file
+    assert damaged_block(error) == block
+
+
+def test_progress_counts_bytes_the_rate_and_the_time_left() -> None:
+    plan = make_plan(
+        snapshot(
+            database("app", relation(20_000, OLD, pages=1000), relation(20_001, OLD, pages=3000))
+        ),
+        Policy(last_stage=1),
+    )
+    page = 8192
+    meter = ProgressMeter(plan.steps, rate_bytes_per_s=1000 * page, now_s=0.0)
+    meter.started("vacuum:1:app:20000")
+    meter.advanced("vacuum:1:app:20000", 500, 1000)
+    half = meter.at(0.5)
+    assert half.bytes_done == 500 * page
+    assert half.bytes_total == 4000 * page
+    assert half.rate_bytes_per_s == pytest.approx(1000 * page)
+    assert half.seconds_left == pytest.approx(3.5, abs=0.1)
+    assert half.running == (("app.public.t20000", 0.5),)
+    meter.ended("vacuum:1:app:20000")
+    later = meter.at(2.5)
+    assert (later.steps_done, later.bytes_done) == (1, 1000 * page)
+    assert later.rate_bytes_per_s < half.rate_bytes_per_s
+
+
+def test_the_floor_is_the_smaller_of_a_number_and_a_tenth_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = least_room([tmp_path], 1)
+    assert room is not None
+    assert room.is_enough
+    assert room.floor_bytes == 1
+    large = least_room([tmp_path], 1 << 60)
+    assert large is not None
+    assert large.floor_bytes < 1 << 50
+    monkeypatch.setattr(disk_floor, "FLOOR_SHARE", 2.0)
+    full = least_room([tmp_path], 1 << 60)
+    assert full is not None
+    assert not full.is_enough
+    assert least_room([], 1) is None
+
+
+def test_wal_is_looked_for_where_its_link_leads(tmp_path: Path) -> None:
+    assert wal_folders(None) == ()
+    assert wal_folders(tmp_path) == ()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "pg_wal").symlink_to(tmp_path / "elsewhere")
+    assert wal_folders(tmp_path) == (tmp_path, tmp_path / "elsewhere")
+
+
+def counts(**rows: int | None) -> RowCounts:
+    return RowCounts(
+        system_id="1",
+        tables=tuple(
+            TableRows(database="app", table=name, rows=number, digest=f"d{number}")
+            for name, number in rows.items()
+        ),
+    )
+
+
+def test_rows_that_are_missing_are_a_loss_and_rows_that_were_added_are_not(tmp_path: Path) -> None:
+    before = counts(same=5, fewer=5, more=5, gone=5, unread=5, broken=None)
+    write_counts(tmp_path / "before.json", before)
+    assert read_counts(tmp_path / "before.json") == before
+    after = counts(same=5, fewer=4, more=6, unread=None, broken=None, new=1)
+    found = {change.table: change.is_loss for change in changes(before, after)}
+    assert found == {"fewer": True, "more": False, "gone": True, "unread": True}
+    other = RowCounts(
+        system_id="1", tables=(TableRows(database="app", table="same", rows=5, digest="x"),)
+    )
+    assert [change.is_loss for change in changes(counts(same=5), other)] == [True]
+
+
+def test_a_file_that_is_no_row_counts_is_named(tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_text('{"tables": 5}')
+    with pytest.raises(ConfigError, match=r"odd\.json"):
+        read_counts(tmp_path / "odd.json")
+
+
+def test_ages_are_checked_in_every_database_and_relation() -> None:
+    seen = snapshot(
+        database("app", relation(20_000)),
+        database("late", relation(20_000, OLD), xid_age=5),
+        template0(OLD),
+    )
+    checks = {check.name: check.ok for check in check_ages(seen, Policy())}
+    assert checks == {
+        "age of app": True,
+        "age of late": False,
+        "age of template0": False,
+        "member space": True,
+    }
+
+
+def test_consent_is_a_kind_by_name_and_silence_is_none() -> None:
+    plan = make_plan(
+        snapshot(
+            database("app", relation(20_000, OLD)),
+            prepared=(prepared(),),
+            slots=(slot("old", xmin_age=OLD),),
+        ),
+        Policy(),
+    )
+    finish, drop = plan.steps[:2]
+    assert (finish.kind, drop.kind) == (StepKind.FINISH_PREPARED, StepKind.DROP_SLOT)
+    confirm = confirm_by(frozenset({"prepared-rollback"}), asks=False)
+    chosen = asyncio.run(_confirm(confirm, finish))
+    assert chosen is Consent.PREPARED_ROLLBACK
+    assert asyncio.run(_confirm(confirm, drop)) is None
+
+
+async def _confirm(confirm: object, step: object) -> Consent | None:
+    choice = await confirm(step)  # type: ignore[operator]
+    return None if choice is None else choice.consent
+
+
+def test_a_plan_names_large_tables_and_counts_catalogs() -> None:
+    relations = [relation(number, OLD, pages=1) for number in range(1000, 1100)]
+    relations += [relation(number, OLD, pages=number) for number in range(20_000, 20_030)]
+    plan = make_plan(snapshot(database("app", *relations)), Policy(last_stage=1))
+    lines = plan_text(plan).splitlines()
+    assert "  vacuum: 100 catalogs of app (800 KiB)" in lines
+    assert sum("app.public.t200" in line for line in lines) == 20
+    assert any(line.startswith("  vacuum: 10 smaller ones") for line in lines)
+
+
+def test_a_plan_is_told_with_its_reasons_and_is_whole_as_json() -> None:
+    plan = make_plan(
+        snapshot(
+            database("app", relation(20_000, OLD, name="evil\x1b[2J")), prepared=(prepared(),)
+        ),
+        Policy(maintenance=True),
+    )
+    text = plan_text(plan)
+    assert "stage 1, bring writes back" in text
+    assert "COMMIT PREPARED 'transfer'" in text
+    assert "loses everything it wrote" in text
+    assert "prepared-commit, prepared-rollback" in text
+    assert "wait in its journal" in text
+    assert "\x1b" not in text
+    told = plan_json(plan)
+    assert [step["key"] for step in told["steps"]] == [step.key for step in plan.steps]
+    assert told["steps"][1]["statements"] == list(plan.steps[1].statements)

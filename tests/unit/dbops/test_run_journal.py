@@ -1,0 +1,115 @@
+"""The journal of repairs: what a run that was killed leaves for the next one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.dbops.history import RelationKey
+from appliance.dbops.run_journal import FILE_NAME, RunJournal, past_history
+from appliance.errors import DatabaseError
+
+TABLE: dict[str, Any] = {"database": "app", "relation_oid": 7}
+
+
+def vacuum(journal: RunJournal, state: str | None, *, seconds: float = 1.0) -> None:
+    journal.write("started", key="vacuum:1:app:7", **TABLE)
+    if state is not None:
+        journal.write(
+            "ended", key="vacuum:1:app:7", state=state, bytes=1 << 30, seconds=seconds, **TABLE
+        )
+
+
+def test_records_outlive_a_kill_and_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path, "1")
+    journal.write("begun")
+    journal.close()
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b'{"event": "star')
+    again = RunJournal(tmp_path, "1")
+    assert [record["event"] for record in again.records] == ["begun"]
+    assert again.unfinished
+    again.write("finished")
+    again.close()
+    lines = (tmp_path / FILE_NAME).read_bytes().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["begun", "finished"]
+    last = RunJournal(tmp_path, "1")
+    assert not last.unfinished
+    last.close()
+
+
+def test_one_process_at_a_time_and_one_cluster_a_folder(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path, "1")
+    journal.write("begun")
+    with pytest.raises(DatabaseError, match="in use"):
+        RunJournal(tmp_path, "1")
+    journal.close()
+    with pytest.raises(DatabaseError, match=r"cluster 1, and this is 2.*--state-dir"):
+        RunJournal(tmp_path, "2")
+    RunJournal(tmp_path, "1").close()
+
+
+@pytest.mark.parametrize(
+    "line", [b"nonsense\n", b"{}\n", b'{"event": 1, "system_id": "1"}\n', b"[]\n"]
+)
+def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b'{"event": "begun", "system_id": "1"}\n' + line)
+    with pytest.raises(DatabaseError, match="line 2"):
+        RunJournal(tmp_path, "1")
+    with pytest.raises(DatabaseError, match="line 2"):
+        past_history(tmp_path, "1")
+
+
+def test_settings_go_back_to_what_they_were_before_the_first_run_that_changed_them(
+    tmp_path: Path,
+) -> None:
+    journal = RunJournal(tmp_path, "1")
+    assert journal.settings_to_restore() == {}
+    journal.write("settings_changed", before={"autovacuum_naptime": None, "autovacuum": "off"})
+    journal.write("settings_changed", before={"autovacuum_naptime": "1s", "autovacuum": "on"})
+    assert journal.settings_to_restore() == {"autovacuum_naptime": None, "autovacuum": "off"}
+    journal.write("settings_restored")
+    assert journal.settings_to_restore() == {}
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [(None, True), ("done", True), ("held", True), ("failed", False)]
+)
+def test_what_was_frozen_is_to_be_repaired_even_when_nobody_wrote_down_its_end(
+    tmp_path: Path, state: str | None, expected: bool
+) -> None:
+    journal = RunJournal(tmp_path, "1")
+    vacuum(journal, state)
+    journal.close()
+    frozen = past_history(tmp_path, "1").frozen
+    assert frozen == ({RelationKey(database="app", oid=7)} if expected else set())
+
+
+def test_a_repair_that_is_done_is_not_to_be_done_again(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path, "1")
+    vacuum(journal, "done")
+    journal.write("started", key="repair:app:7", **TABLE)
+    assert journal.history().frozen
+    journal.write("ended", key="repair:app:7", state="done", bytes=0, seconds=1.0, **TABLE)
+    assert not journal.history().frozen
+    vacuum(journal, "done")
+    assert journal.history().frozen
+    journal.close()
+
+
+def test_the_rate_is_that_of_large_steps_alone(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path, "1")
+    assert journal.history().rate_bytes_per_s is None
+    journal.write("ended", key="vacuum:1:app:8", state="done", bytes=8192, seconds=9.0, **TABLE)
+    assert journal.history().rate_bytes_per_s is None
+    vacuum(journal, "done", seconds=4.0)
+    assert journal.history().rate_bytes_per_s == (1 << 30) / 4
+    journal.close()
+
+
+def test_a_folder_without_a_journal_has_no_history(tmp_path: Path) -> None:
+    assert past_history(tmp_path / "missing", "1").frozen == frozenset()
