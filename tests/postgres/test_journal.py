@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -321,6 +322,22 @@ async def test_a_turn_that_waited_while_others_were_searched_is_found_too(
     kept.is_maintenance = False
     await kept.drained()
     assert (await search.find(TENANT, "orange", limit=5)).found
+
+
+async def test_a_clock_that_is_behind_the_databases_hides_no_turn(
+    database_url: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    late = datetime.now(UTC) - timedelta(hours=1)
+    async with keeping(database_url, tmp_path / "journal", clock=lambda: late) as kept:
+        chat = await Chat.begin(kept.ledger)
+        await chat.say()
+        kept.is_maintenance = True
+        for _ in range(3):
+            await chat.say()
+            await chat.is_whole_in(kept.ledger)
+        kept.is_maintenance = False
+        await kept.drained()
+        await chat.is_whole_in(ledger)
 
 
 async def test_a_held_conversation_waits_alone_while_the_others_are_replayed(

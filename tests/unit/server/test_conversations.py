@@ -301,6 +301,9 @@ async def test_metrics_count_and_readiness_explains(stored_door: Door) -> None:
     assert "appliance_engine_up 1.0" in text
     assert "appliance_engine_running 0.0" in text
     assert "appliance_streams_running 0.0" in text
+    assert "appliance_journal_entries 0.0" in text
+    assert 'appliance_database_writes{state="open"} 1.0' in text
+    assert 'appliance_write_batches_total{from="direct"} 0.0' in text
     await door.engine.stop()
     await door.eventually(lambda: not door.services.engine.ready)
     async with door.session.get(door.url + "/ready") as answer:
