@@ -21,13 +21,16 @@ from appliance.dbops.drill.registry import situation
 from appliance.dbops.drill.tally import differences, tally
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.inspect import read_snapshot
 from appliance.dbops.limits import STOP_AGE
 from appliance.dbops.maintenance_session import MaintenanceSessions
 from appliance.dbops.policy import Policy
+from appliance.dbops.row_counts import changes, count_rows
 from appliance.dbops.run import Surroundings
 from appliance.dbops.run_step import State
 from appliance.dbops.step import Consent, StepKind
 from appliance.dbops.target import Target
+from appliance.dbops.verify import check_structures
 from appliance.dbops.verify import probe as take_ids
 from appliance.maintenance import is_on
 from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
@@ -61,24 +64,38 @@ async def refusal(drill: Drill, *statements: str) -> BaseException:
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_the_stop_is_known_by_sqlstate_and_routine_and_a_second_run_finds_nothing(
+async def test_writes_come_back_with_every_row_and_a_second_run_finds_nothing_to_do(
     version: str, new_drill: NewDrill, tmp_path: Path
 ) -> None:
     drill = await new_drill(version)
     await drill.drive(situation("plain"), silent)
+    await drill.execute_each("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
+    await drill.execute_each("postgres", "SELECT pg_reload_conf()")
     naptime = await drill.value(NAPTIME)
-    error = await refusal(drill, "INSERT INTO pending (gid) VALUES ('refused')")
+    error = await refusal(drill, "BEGIN READ WRITE", "INSERT INTO pending (gid) VALUES ('refused')")
     assert fault_of(error) is Fault.XID_STOP
+    target = Target(directory=drill.cluster.directory)
+    sessions = MaintenanceSessions(target, 1000)
+    before = await count_rows(await read_snapshot(target.connect), sessions, digest=True)
+    assert {table.rows for table in before.tables if table.table == '"public"."messages"'} == {
+        19_000
+    }
     told = Told()
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK, told=told)
     assert outcome.is_complete
     assert {state for _, state in told.ended_steps} == {"done"}
     assert told.asked == []
     assert await drill.value(NAPTIME) == naptime
-    sessions = MaintenanceSessions(Target(directory=drill.cluster.directory), 1000)
     checks = {check.name: check.ok async for check in take_ids(sessions)}
-    await sessions.close()
     assert checks == {"transaction ID": True, "multixact": True}
+    seen = await read_snapshot(target.connect)
+    assert changes(before, await count_rows(seen, sessions, digest=True)) == ()
+    structures = {
+        check.name: check.ok async for check in check_structures(seen, sessions, bytes_max=1 << 30)
+    }
+    assert structures["structures in app"] is True
+    assert False not in structures.values()
+    await sessions.close()
     again = Told()
     assert (await repair(drill.cluster.directory, tmp_path, QUICK, told=again)).is_complete
     assert again.ended_steps == []
