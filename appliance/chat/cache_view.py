@@ -6,11 +6,12 @@ messages and text. Never: decides what stays cached.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from appliance.chat.cache_explanation import CacheExplanation, ShownPath, explanation
 from appliance.chat.plan import conversation_key
-from appliance.chat.prompt_starts import first_private, prompt_starts
+from appliance.chat.prompt_starts import prompt_starts
 from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.tips import Tips
 from appliance.errors import ApplianceError, Conflict
@@ -37,6 +38,8 @@ from appliance.wire.frames import (
 )
 
 QUESTION_TIMEOUT_S = 30.0
+PATHS_BYTES_MAX = 16 * 1024 * 1024
+"""Token ids in one question."""
 
 
 class CacheView:
@@ -98,21 +101,15 @@ class CacheView:
     async def purge(self, *, tenant: str, conversation_id: UUID) -> int:
         """Drop every private page of the conversation, of all its branches and cuts, in all tiers.
 
-        What another conversation of the tenant begins with in the same way goes along.
+        What another conversation of the tenant begins with in the same way goes along. Where it cannot be
+        said how all of its prompts began, every private page of the tenant is dropped.
         """
-        prompts = self._prompts
-        starts = await prompt_starts(
-            prompts.paths, prompts.builder, tenant=tenant, conversation_id=conversation_id
-        )
-        paths = [
-            PathFrom(
-                token_ids=prompt.token_ids,
-                stretches=list(prompt.stretches),
-                from_token=first_private(prompt),
-            )
-            for prompt in starts
-        ]
-        return await self._dropped(PurgePaths(paths=paths))
+        paths, builder = self._prompts.paths, self._prompts.builder
+        conversation = await paths.conversation(tenant, conversation_id)
+        starts = await prompt_starts(paths.ledger, builder.catalog, builder.model, conversation)
+        if starts is None:
+            return await self.purge_tenant(tenant)
+        return sum([await self._dropped(PurgePaths(paths=some)) for some in _in_frames(starts)])
 
     async def purge_tenant(self, tenant: str) -> int:
         """Drop every private page of a tenant, in all tiers."""
@@ -179,3 +176,17 @@ def _accepted(answer: AdminAnswer) -> AdminAnswer:
     if isinstance(answer, Refused):
         raise _Refusal(answer)
     return answer
+
+
+def _in_frames(paths: Sequence[PathFrom]) -> Iterator[list[PathFrom]]:
+    """The paths in the order given, as many together as go into one frame."""
+    some: list[PathFrom] = []
+    size = 0
+    for path in paths:
+        size += len(path.token_ids)
+        if some and size > PATHS_BYTES_MAX:
+            yield some
+            some, size = [], len(path.token_ids)
+        some.append(path)
+    if some:
+        yield some

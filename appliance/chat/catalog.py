@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 
+from appliance.chat.speakers import Cast
 from appliance.errors import (
     ApplianceError,
     InvalidBundle,
@@ -20,8 +21,10 @@ from appliance.errors import (
 )
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
+from appliance.prompt.groups import Group
 from appliance.store.prompt_records import PRODUCTION, Label
 from appliance.store.prompt_registry import PromptRegistry
+from appliance.store.records import Conversation, Member
 from appliance.store.retry import DatabaseFailure
 
 log = logging.getLogger("appliance.chat")
@@ -35,6 +38,12 @@ AWAY_POLL_S = 5.0
 VERSIONS_MAX = 256
 """Compiled versions kept beside the snapshot's: those that pinned conversations used last."""
 
+VERSIONS_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of the texts that these were made of; compiled they take several times as much."""
+
+GROUPS_MAX = 16
+"""Groups kept, by the versions of their members, which are as large as these."""
+
 
 class Catalog:
     """Compiled characters. Safe to share between all requests; `current` is None until `reload`."""
@@ -43,6 +52,8 @@ class Catalog:
         self.registry = registry
         self._current = current
         self._others: OrderedDict[tuple[str, str], CharacterVersion] = OrderedDict()
+        self._others_bytes = 0
+        self._groups: OrderedDict[tuple[Member, ...], Group] = OrderedDict()
         self._seen: tuple[Label, ...] | None = None
         self._reloading = asyncio.Lock()
 
@@ -70,6 +81,22 @@ class Catalog:
             found = await self._compiled(name, version)
         self._keep(found)
         return found
+
+    async def cast(self, conversation: Conversation) -> Cast:
+        """Who answers in a conversation: its character, or the members of its group. Raises as `of`."""
+        if conversation.scene.members:
+            return await self.group(conversation.scene.members)
+        return await self.of(conversation.character, conversation.prompt_version)
+
+    async def group(self, members: tuple[Member, ...]) -> Group:
+        """Several characters together. Raises as `of`."""
+        group = self._groups.pop(members, None)
+        if group is None:
+            group = Group.of([await self.of(member.id, member.version) for member in members])
+        self._groups[members] = group
+        while len(self._groups) > GROUPS_MAX:
+            self._groups.popitem(last=False)
+        return group
 
     async def resolve(self, character_id: str | None, reference: str) -> CharacterVersion:
         """The version that a label or the beginning of one means. Raises as `of`, InvalidRequest."""
@@ -148,10 +175,14 @@ class Catalog:
 
     def _keep(self, version: CharacterVersion) -> None:
         key = (version.character.id, version.version)
+        before = self._others.pop(key, None)
+        self._others_bytes += version.text_bytes - (0 if before is None else before.text_bytes)
         self._others[key] = version
-        self._others.move_to_end(key)
-        if len(self._others) > VERSIONS_MAX:
-            self._others.popitem(last=False)
+        while len(self._others) > VERSIONS_MAX or (
+            self._others_bytes > VERSIONS_BYTES_MAX and len(self._others) > 1
+        ):
+            _, forgotten = self._others.popitem(last=False)
+            self._others_bytes -= forgotten.text_bytes
 
 
 def _tell(name: str, version: str, error: ApplianceError) -> None:

@@ -6,20 +6,26 @@ Never: generates, or runs a statement of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
+
+import msgspec
 
 from appliance.chat.catalog import Catalog
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
+from appliance.errors import InvalidRequest, NotFound
+from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
+from appliance.prompt.groups import MEMBERS_MAX
 from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.ledger import Ledger
 from appliance.store.records import (
     Conversation,
     Cursor,
+    Member,
     Message,
     NewConversation,
     NewGreeting,
@@ -57,33 +63,79 @@ class Conversations:
         title: str = "",
         character: str | None = None,
         scene: Scene | None = None,
+        members: Sequence[str] = (),
     ) -> Conversation:
-        """A new conversation, with the character's greetings as siblings if it has any, the first shown.
+        """A new conversation, with its greetings as siblings if there are any, the first shown.
 
-        Raises NotFound for an unknown character, InvalidRequest for a title that is too long.
+        With `members` it is a group of these characters, `character` (the first without one) among them.
+        Raises NotFound for an unknown character, InvalidRequest for a title that is too long and members
+        that make no group, InvalidCard for a greeting that its macros make too large; then there is no
+        conversation.
         """
-        chosen = self._catalog.current.get(character)
+        chosen = self._catalog.current.get(character or next(iter(members), None))
+        scene = scene or Scene()
+        if members:
+            found = self._members(members, (), own=chosen.character.id)
+            scene = msgspec.structs.replace(scene, members=found)
         opened = NewConversation(
             tenant=tenant,
             conversation_id=self._new_id(),
             created_at=self._clock(),
             title=title,
             character=chosen.character.id,
-            scene=scene or Scene(),
+            scene=scene,
         )
-        frozen = Beginning(seed=opened.conversation_id.bytes, started=opened.created_at)
-        chars = 0 if chosen.card is None else len(chosen.card.text)
-        user = user_of(opened.scene)
-        greetings = await off_loop(chars, lambda: chosen.greetings(frozen, user=user))
+        greetings = await self._greetings(opened, chosen)
         if not greetings:
             return await self._ledger.open(opened)
-        said = tuple(
-            NewGreeting(message_id=self._new_id(), turn_key=self._new_id(), text=greeting.text)
-            for greeting in greetings
-        )
         return await self._ledger.open(
-            replace(opened, greetings=said, prompt_version=chosen.version)
+            replace(opened, greetings=greetings, prompt_version=chosen.version)
         )
+
+    async def _greetings(
+        self, opened: NewConversation, chosen: CharacterVersion
+    ) -> tuple[NewGreeting, ...]:
+        """What a conversation opens with, before it is there: it may be too large."""
+        scene = opened.scene
+        group = await self._catalog.group(scene.members) if scene.members else None
+        user = user_of(scene)
+        beginning = Beginning(seed=opened.conversation_id.bytes, started=opened.created_at)
+
+        def written() -> list[tuple[str | None, str]]:
+            if group is not None:
+                return [(who, text.text) for who, text in group.openings(beginning, user=user)]
+            return [(None, text.text) for text in chosen.greetings(beginning, user=user)]
+
+        cast = group or chosen
+        return tuple(
+            NewGreeting(
+                message_id=self._new_id(), turn_key=self._new_id(), text=text, speaker=speaker
+            )
+            for speaker, text in await off_loop(cast.text_chars, written)
+        )
+
+    def _members(
+        self, ids: Sequence[str], before: Sequence[Member], *, own: str
+    ) -> tuple[Member, ...]:
+        """The members of a group: who is there already keeps the version, others take `production`."""
+        if not 2 <= len(set(ids)) == len(ids) <= MEMBERS_MAX:
+            raise InvalidRequest(
+                f"members: expected 2 to {MEMBERS_MAX} different characters", param="members"
+            )
+        if own not in ids:
+            raise InvalidRequest(
+                f"members: {own!r}, whose conversation this is, is not among them", param="members"
+            )
+        held = {member.id: member for member in before}
+        return tuple(
+            held.get(name) or Member(id=name, version=self._current(name).version) for name in ids
+        )
+
+    def _current(self, name: str) -> CharacterVersion:
+        found = self._catalog.current.by_id.get(name)
+        if found is None:
+            raise NotFound(f"no character {name!r}", param="members")
+        return found
 
     async def list(
         self, *, tenant: str, limit: int, before: Cursor | None = None
@@ -112,25 +164,57 @@ class Conversations:
         return await self._ledger.rename(tenant, conversation_id, title)
 
     async def set_prompt_version(
-        self, *, tenant: str, conversation_id: UUID, reference: str
+        self, *, tenant: str, conversation_id: UUID, reference: str, is_operator: bool = False
     ) -> tuple[str | None, Conversation]:
         """(version before, conversation) once its next turns are made with another version.
 
-        `reference` is a label or the beginning of a version of its character. A turn that runs is stored
-        as it is. Raises NotFound and InvalidRequest for what means no version, TemplateError for one that
-        cannot be used.
+        `reference` is a label or the beginning of a version of its character. A version at which no label
+        stands is a draft: the operator's alone, but for a conversation that has had it. A turn that runs
+        is stored as it is. Raises NotFound and InvalidRequest for what means no version, TemplateError
+        for one that cannot be used.
         """
         before = await self._ledger.get(tenant, conversation_id)
+        if before.scene.members:
+            raise InvalidRequest(
+                "the members of a group have versions of their own: name the members anew",
+                param="prompt_version",
+            )
         chosen = await self._catalog.resolve(before.character, reference)
+        if not is_operator and not await self._may_have(before, chosen):
+            raise NotFound(
+                f"no label of {chosen.character.id} stands at version {reference}",
+                param="prompt_version",
+            )
         after = await self._ledger.set_prompt_version(tenant, conversation_id, chosen.version)
         return before.prompt_version, after
 
+    async def _may_have(self, conversation: Conversation, chosen: CharacterVersion) -> bool:
+        labels = await self._catalog.registry.labels(chosen.character.id)
+        past = await self._ledger.past(conversation.tenant, conversation.conversation_id)
+        known = {label.version for label in labels} | {*past.versions, conversation.prompt_version}
+        return chosen.version in known
+
+    def with_members(
+        self, conversation: Conversation, scene: Scene, members: Sequence[str]
+    ) -> Scene:
+        """The scene with these members and no others; without any it is a conversation with its character
+        alone. Raises as `open`."""
+        found: tuple[Member, ...] = ()
+        if members:
+            own = conversation.character or DEFAULT_CHARACTER
+            found = self._members(members, conversation.scene.members, own=own)
+        return msgspec.structs.replace(scene, members=found)
+
     async def set_scene(self, conversation: Conversation, scene: Scene) -> tuple[int, Conversation]:
-        """Set persona and note; returns how many tokens the next turn computes again for a changed
-        persona: all but the character's text before it. A running turn keeps what it began with."""
+        """Set what is the user's to set; returns how many tokens the next turn computes again where
+        anything before the messages is another: all but the character's text. A running turn keeps what
+        it began with."""
         key = (conversation.tenant, conversation.conversation_id)
         changed = await self._ledger.set_scene(*key, scene)
-        if scene.persona == conversation.scene.persona or conversation.head_id is None:
+        note = conversation.scene.note
+        if msgspec.structs.replace(scene, note=note) == conversation.scene:
+            return 0, changed
+        if conversation.head_id is None:
             return 0, changed
         head = await self._ledger.message(*key, conversation.head_id)
         return (head.prompt_tokens or 0) + count(head.token_ids or b""), changed

@@ -29,7 +29,8 @@ class TurnStarted:
     The message ids are None for a stateless completion, `user_message_id` also when a reply is
     regenerated. `messages_dropped` messages of the history did not fit into the context; None where that
     of a turn stored before cannot be told now. `prompt_version` is the version of the character that the
-    prompt was made with, None for a stateless completion and where it was not written down.
+    prompt was made with, None for a stateless completion and where it was not written down;
+    `speaker` the member of a group who replies.
     """
 
     turn_id: UUID
@@ -39,6 +40,7 @@ class TurnStarted:
     prefix_hit_tokens: int
     messages_dropped: int | None
     prompt_version: str | None = None
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def with_lore(
         joined = text + JOINER + message.content
         return [replace(message, content=joined, token_ids=None, sources=sources + message.sources)]
     lead = PromptMessage(
-        name="lore: " + ", ".join(one.name for one in lore),
+        name=_name_of(lore),
         role="system",
         zone=Zone.HISTORY,
         content=text,
@@ -98,6 +98,13 @@ def with_lore(
         sources=sources,
     )
     return [lead, message]
+
+
+def _name_of(lore: Sequence[FrozenText]) -> str:
+    """Entries of lorebooks are called lore; a note, and who speaks next, by their own names."""
+    entries = ", ".join(one.name for one in lore if one.entry is not None)
+    others = [one.name for one in lore if one.entry is None]
+    return ", ".join([f"lore: {entries}", *others] if entries else others)
 
 
 def _said_by(message: Message | NewMessage) -> Source:

@@ -1,7 +1,8 @@
-"""What the lore of a conversation has come to, turn by turn, and what a new message calls up.
+"""What the lore of a conversation has come to, turn by turn.
 
 A turn goes on from the `Recall` of the one before, in O(new text); without one it is computed from the
-stored path. Never: how keys are found, or the rules of activation (`prompt.lore`).
+stored path. Never: how keys are found, the rules of activation (`prompt.lore`), or what a new message
+calls up (`lorekeeper`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from appliance._core import Tokenizer
-from appliance.chat.history import spoken
-from appliance.chat.lore_placement import Placed, placed
-from appliance.prompt.cards.macros import Macros
-from appliance.prompt.contents import encode_content
-from appliance.prompt.lore.activation import Before, activated
-from appliance.prompt.lore.books import Heard, Lore, Placement
-from appliance.prompt.lore.lorebook import LoreEntry
-from appliance.prompt.namespace import PUBLIC
-from appliance.store.records import FrozenText, Message, NewMessage, Note
-from appliance.store.text import storable
-from appliance.tokens import count
+from appliance.prompt.lore.activation import Before
+from appliance.prompt.lore.books import Heard, Lore
+from appliance.store.records import FrozenText, Message
+
+NOTE = "author's note"
+"""The name of a note that is frozen into the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +29,13 @@ class Recall:
     before: Before = field(default_factory=Before)
     recent: tuple[Heard, ...] = ()
     since_note: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes: digests are of 16 characters, numbers are shared or small."""
+        digests = len(self.before.active) + len(self.before.matched)
+        numbers = sum(len(found) for heard in self.recent for found in heard)
+        return 400 + 160 * digests + 40 * numbers + 250 * len(self.recent)
 
     def hearing(self, lore: Lore, text: str) -> Recall:
         """With one more message."""
@@ -68,16 +70,10 @@ class Recall:
         return replace(self.hearing(lore, reply), before=before)
 
 
-LORE_SHARE = 4
-"""New lore of one turn has at most this part of the room for prompts."""
-
-NOTE = "author's note"
-"""The name of a note that is frozen into the history."""
-
-
-def recalled(path: Sequence[Message], lore: Lore, kept: int) -> Recall:
-    """What a stored path has come to; its messages from index `kept` on are in the prompt."""
-    recall = Recall()
+def recalled(path: Sequence[Message], lore: Lore, kept: int, greeting: int | None = None) -> Recall:
+    """What a stored path has come to; its messages from index `kept` on are in the prompt. `greeting` is
+    the index of the one that it begins with."""
+    recall = Recall(before=Before(greeting=greeting))
     first_heard = len(path) - lore.depth
     for index, message in enumerate(path):
         if index >= first_heard:
@@ -90,68 +86,21 @@ def recalled(path: Sequence[Message], lore: Lore, kept: int) -> Recall:
     return recall.standing(path[kept:], (), is_full=kept > 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lorekeeper:
-    """Decides what lore a new message of one conversation brings. `room_tokens` are a prompt's."""
+def anchor_on(path: Sequence[Message], conversations: UUID | None) -> UUID | None:
+    """The first message that the newest prompt of a path still held, None when none was cut.
 
-    lore: Lore
-    tokenizer: Tokenizer
-    note: Note | None
-    macros: Macros
-    namespace: bytes
-    room_tokens: int
+    Its reply says so. Of replies that are older than that record only the conversation's own anchor is
+    known, which is that of the branch that was answered last.
+    """
+    for message in reversed(path):
+        if message.role == "assistant" and message.prompt_tokens is not None:
+            if message.anchor_id is not None or message.scene_digest is not None:
+                return message.anchor_id
+            return conversations
+    return None
 
-    def heard(self, recall: Recall, text: str) -> tuple[Recall, tuple[FrozenText, ...]]:
-        """What a path has come to with a new message of the user, and the texts that go before it."""
-        recall = recall.hearing(self.lore, text)
-        texts: list[FrozenText] = []
-        if self.lore.placement is Placement.FROZEN:
-            for entry in self._called(recall):
-                written = self._written(entry)
-                texts.append(
-                    FrozenText(name=storable(entry.name), text=written, entry=entry.digest)
-                )
-        if self._note_is_due(recall):
-            assert self.note is not None
-            texts.append(FrozenText(name=NOTE, text=self.note.text))
-        return recall.with_texts(texts), tuple(texts)
 
-    def as_written(
-        self, path: Sequence[Message], user: NewMessage | None, around: Placed, namespace: bytes
-    ) -> Placed:
-        """The messages of a prompt with what their latest ones call up, where the card says."""
-        texts = [message.text for message in path] + ([] if user is None else [user.text])
-        recall = Recall(before=Before(replies=sum(one.role == "assistant" for one in path)))
-        for text in texts[-self.lore.depth :] if self.lore.depth else ():
-            recall = recall.hearing(self.lore, text)
-        return placed(self._called(recall), around, namespace=namespace, written=self._written)
-
-    def _called(self, recall: Recall) -> tuple[LoreEntry, ...]:
-        return activated(
-            self.lore.books,
-            recall.recent,
-            recall.before,
-            seed=self.macros.frozen.seed,
-            tokens_of=self._tokens_of,
-            tokens_max=self.room_tokens // LORE_SHARE,
-        )
-
-    def _written(self, entry: LoreEntry) -> str:
-        return storable(self.macros.expand(entry.content, f"lore {entry.digest}").text)
-
-    def _note_is_due(self, recall: Recall) -> bool:
-        if self.note is None or self.note.every is None:
-            return False
-        return recall.since_note is None or recall.since_note + 1 >= self.note.every
-
-    def recalled(self, path: Sequence[Message], anchor_id: UUID | None) -> Recall:
-        """What the lore of a stored path has come to; `anchor_id` is the first message still sent."""
-        said = spoken(path)
-        ids = [message.message_id for message in said]
-        return recalled(said, self.lore, ids.index(anchor_id) if anchor_id in ids else 0)
-
-    def _tokens_of(self, entry: LoreEntry) -> int:
-        """As it will be written: a macro may stand for a long name."""
-        written = self._written(entry)
-        namespace = PUBLIC if written == entry.content else self.namespace
-        return count(encode_content(self.tokenizer, written, namespace, param="lore"))
+def first_kept(path: Sequence[Message], anchor_id: UUID | None) -> int:
+    """The index of a message in a path; 0 where it is not on it."""
+    ids = [message.message_id for message in path]
+    return ids.index(anchor_id) if anchor_id in ids else 0

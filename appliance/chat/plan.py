@@ -14,11 +14,14 @@ from uuid import UUID
 
 from appliance.chat.generation import Onward
 from appliance.chat.history import anchor_of, new_message, spoken, title_of
-from appliance.chat.lore import Lorekeeper, Recall, recalled
+from appliance.chat.lore import Recall
+from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import check_message, off_loop
 from appliance.chat.reply_prompts import ReplyPrompts
+from appliance.chat.scene import user_of
+from appliance.chat.speakers import Cast, last_speaker, led, speaker_for
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan, Replay
@@ -26,6 +29,7 @@ from appliance.errors import EngineUnavailable, InvalidRequest
 from appliance.prompt.contents import encode_content, with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted
+from appliance.prompt.groups import Group
 from appliance.prompt.messages import Prompt
 from appliance.prompt.namespace import tenant_namespace
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
@@ -51,6 +55,11 @@ class _Standing:
     parent_id: UUID | None
     known: KnownTurn | None
     path: tuple[Message, ...]
+
+    @property
+    def speaker(self) -> str | None:
+        """The member of a group who spoke last."""
+        return last_speaker(self.path) if self.known is None else self.known.speaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +91,7 @@ class Planner:
         text: str,
         parent: UUID | Place | None,
         turn_key: UUID | None,
+        speaker: str | None = None,
     ) -> Plan | Replay:
         """The plan of a new message, or the turn that is already stored under its key."""
         check_message(text, self.limits)
@@ -94,8 +104,10 @@ class Planner:
                 stored = await self.paths.ledger.turn(tenant, conversation_id, place, turn_key)
                 if stored is not None:
                     return await self._replay(conversation, stored)
-        keeper = await self.builder.keeper(conversation)
-        user, asked = await self._answering(conversation, standing, keeper, text)
+        cast = await self.builder.catalog.cast(conversation)
+        speaker = speaker_for(cast, text, asked=speaker, before=standing.speaker)
+        keeper = await self.builder.keeper(conversation, standing.path)
+        user, asked = await self._answering(conversation, standing, keeper, text, cast, speaker)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -105,26 +117,37 @@ class Planner:
             user=user,
             assistant_id=self.new_id(),
             fitted=asked.fitted,
-            onward=self._onward(conversation, standing.parent_id, user, asked.node),
+            onward=self._onward(conversation, standing.parent_id, user, asked.node, speaker),
             anchor_id=asked.anchor_id,
             title=None if conversation.title else title_of(text),
             lore=keeper.lore,
             recall=asked.recall,
             prompt_version=_version(conversation),
             scene=conversation.scene,
+            speaker=speaker,
         )
 
     async def regenerate(
-        self, *, tenant: str, conversation_id: UUID, message_id: UUID | None
+        self,
+        *,
+        tenant: str,
+        conversation_id: UUID,
+        message_id: UUID | None,
+        speaker: str | None = None,
     ) -> Plan:
-        """The plan of another reply beside a stored one (the head when None)."""
+        """The plan of another reply beside a stored one (the head when None): of the same speaker, unless
+        another is named."""
         conversation = await self.paths.conversation(tenant, conversation_id)
         target = message_id or conversation.head_id
         if target is None:
             raise InvalidRequest("the conversation has no reply yet", param="message_id")
-        path = (await self.paths.to_reply(conversation, target))[:-1]
-        fitted = (await self.builder.build(conversation, path)).fitted
-        lore = (await self.builder.keeper(conversation)).lore
+        *said, reply = await self.paths.to_reply(conversation, target)
+        path, cast = tuple(said), await self.builder.catalog.cast(conversation)
+        speaker = speaker_for(
+            cast, path[-1].text, asked=speaker, before=last_speaker(path), own=reply.speaker
+        )
+        fitted = (await self.builder.build(conversation, path, speaker=speaker)).fitted
+        keeper = await self.builder.keeper(conversation, path)
         return Plan(
             tenant=tenant,
             conversation_id=conversation_id,
@@ -134,13 +157,14 @@ class Planner:
             user=None,
             assistant_id=self.new_id(),
             fitted=fitted,
-            onward=self._onward(conversation, path[-1].message_id, None, None),
+            onward=self._onward(conversation, path[-1].message_id, None, None, speaker),
             anchor_id=anchor_of(path, fitted.messages_dropped),
             title=None,
-            lore=lore,
-            recall=recalled(spoken(path), lore, fitted.messages_dropped),
+            lore=keeper.lore,
+            recall=keeper.recalled(path, fitted.messages_dropped),
             prompt_version=_version(conversation),
             scene=conversation.scene,
+            speaker=speaker,
         )
 
     async def _standing(self, conversation: Conversation, parent: UUID | Place | None) -> _Standing:
@@ -171,21 +195,37 @@ class Planner:
         return Replay(stored=stored, messages_dropped=dropped)
 
     async def _answering(
-        self, conversation: Conversation, standing: _Standing, keeper: Lorekeeper, text: str
+        self,
+        conversation: Conversation,
+        standing: _Standing,
+        keeper: Lorekeeper,
+        text: str,
+        cast: Cast,
+        speaker: str | None,
     ) -> tuple[NewMessage, _Asked]:
         """The new message with the lore that it calls up, and its prompt: gone on to where the turn
         before is known, else built from the whole path."""
         known, path = standing.known, standing.path
-        before = keeper.recalled(path, conversation.anchor_id) if known is None else known.recall
+        before = keeper.recalled(path) if known is None else known.recall
         user, recall = await self._heard(conversation, keeper, before, text)
         if known is not None:
-            fitted = self._continued(conversation, known, user)
+            fitted = self._continued(conversation, known, user, cast, speaker)
             if fitted is not None:
                 # It drops what the one before it dropped: the anchor stays.
-                return user, _Asked(fitted=fitted, node=known.node, anchor_id=None, recall=recall)
+                return user, _Asked(
+                    fitted=fitted, node=known.node, anchor_id=known.anchor_id, recall=recall
+                )
             path = await self.paths.to_leaf(conversation, standing.parent_id)
-        fitted = (await self.builder.build(conversation, path, user)).fitted
+        fitted = (await self.builder.build(conversation, path, user, speaker=speaker)).fitted
         kept = fitted.messages_dropped
+        left = before.standing(spoken(path)[kept:], (), is_full=kept > 0)
+        if left.before != before.before:
+            # What a cut has just taken away may be what this very message calls up.
+            again, recall = await self._heard(conversation, keeper, left, text)
+            if again.lore != user.lore:
+                user = again
+                built = await self.builder.build(conversation, path, user, speaker=speaker)
+                fitted, kept = built.fitted, built.fitted.messages_dropped
         return user, _Asked(
             fitted=fitted,
             node=None,
@@ -202,7 +242,9 @@ class Planner:
         token_ids = await off_loop(
             len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
         )
-        recall, lore = await off_loop(len(text), partial(keeper.heard, recall, text))
+        # What a book has without a key is measured too: of a large one as much as a long text.
+        work = len(text) + keeper.lore.standing_chars
+        recall, lore = await off_loop(work, partial(keeper.heard, recall, text))
         user = NewMessage(
             message_id=self.new_id(),
             role="user",
@@ -214,10 +256,19 @@ class Planner:
         return user, recall
 
     def _continued(
-        self, conversation: Conversation, known: KnownTurn, user: NewMessage
+        self,
+        conversation: Conversation,
+        known: KnownTurn,
+        user: NewMessage,
+        cast: Cast,
+        speaker: str | None,
     ) -> Fitted | None:
+        # What a member has said last is in no prompt that goes on.
+        if isinstance(cast, Group) and cast.says_last(speaker):
+            return None
         model = self.builder.model
-        said = new_message(user, conversation.tenant, model)
+        new = led(user, cast, name=user_of(conversation.scene), speaker=speaker)
+        said = new_message(new, conversation.tenant, model)
         *leads, message = (with_ids(model.tokenizer, one) for one in said)
         return continued(model.chat_format, known.tip, message, self.builder.window(), leads=leads)
 
@@ -227,18 +278,23 @@ class Planner:
         leaf_id: UUID | None,
         user: NewMessage | None,
         node: Node | None,
+        speaker: str | None,
     ) -> Onward:
         return Onward(
             conversation=conversation_key(conversation.tenant, conversation.conversation_id),
             node=node,
-            whole=partial(self._whole, conversation, leaf_id, user),
+            whole=partial(self._whole, conversation, leaf_id, user, speaker),
         )
 
     async def _whole(
-        self, conversation: Conversation, leaf_id: UUID | None, user: NewMessage | None
+        self,
+        conversation: Conversation,
+        leaf_id: UUID | None,
+        user: NewMessage | None,
+        speaker: str | None,
     ) -> Prompt:
         path = await self.paths.to_leaf(conversation, leaf_id)
-        return (await self.builder.build(conversation, path, user)).prompt
+        return (await self.builder.build(conversation, path, user, speaker=speaker)).prompt
 
 
 def _places(standing: _Standing, *, is_head: bool) -> list[UUID | None]:

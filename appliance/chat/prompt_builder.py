@@ -10,13 +10,20 @@ from dataclasses import dataclass, replace
 
 from appliance.chat.catalog import Catalog
 from appliance.chat.history import new_message, prompt_messages, spoken
-from appliance.chat.lore import Lorekeeper
 from appliance.chat.lore_placement import Placed
+from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompting import context_tokens, off_loop
-from appliance.chat.scene import macros_of, rendered_for, shared_greetings
-from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.fit import Fitted, fit, forms_of_front
+from appliance.chat.scene import (
+    greeting_index,
+    macros_of,
+    rendered_for,
+    shared_greetings,
+    user_of,
+)
+from appliance.chat.speakers import Cast, led, staged
+from appliance.prompt.fit import Fitted, fit
+from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Placement
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -76,66 +83,77 @@ class PromptBuilder:
         conversation: Conversation,
         path: Sequence[Message],
         user: NewMessage | None = None,
+        *,
+        speaker: str | None = None,
     ) -> BuiltPrompt:
-        """The prompt for a reply to the last message of a path, or to a new one of a user after it."""
-        uncut = await self._uncut(conversation, path, user)
-        fitted = await self._fitted(uncut, uncut.placed)
+        """The prompt for a reply to the last message of a path, or to a new one of a user after it.
+        `speaker` is the member of a group who replies."""
+        uncut = await self._uncut(conversation, path, user, speaker)
+        fitted = await self._fitted(uncut)
         return BuiltPrompt(fitted=fitted, rendered=uncut.rendered, window=self.window())
 
-    async def forms(
-        self, conversation: Conversation, path: Sequence[Message]
-    ) -> tuple[Prompt, ...]:
-        """The prompts of a path with every front that a cut may have left before it."""
-        uncut = await self._uncut(conversation, path, None)
-        return tuple(
-            [
-                (await self._fitted(uncut, replace(uncut.placed, front=front))).prompt
-                for front in forms_of_front(uncut.placed.front)
-            ]
-        )
-
-    async def keeper(self, conversation: Conversation) -> Lorekeeper:
-        """Who decides about the lore of a conversation."""
-        chosen = await self._chosen(conversation)
+    async def keeper(self, conversation: Conversation, path: Sequence[Message]) -> Lorekeeper:
+        """Who decides about the lore of a conversation, on a path or beyond what is known of it."""
+        cast = await self.catalog.cast(conversation)
+        asks = cast.lore.asks_greeting
         return Lorekeeper(
             namespace=tenant_namespace(conversation.tenant),
-            lore=chosen.lore,
+            lore=cast.lore,
             tokenizer=self.model.tokenizer,
             note=conversation.scene.note,
-            macros=macros_of(conversation, chosen),
+            macros=macros_of(conversation, cast),
             room_tokens=self.window().room,
+            owners=cast.owners if isinstance(cast, Group) else {},
+            greeting=await greeting_index(conversation, cast, path) if asks else None,
+            anchor_id=conversation.anchor_id,
         )
 
-    async def _chosen(self, conversation: Conversation) -> CharacterVersion:
-        return await self.catalog.of(conversation.character, conversation.prompt_version)
-
     async def _uncut(
-        self, conversation: Conversation, path: Sequence[Message], user: NewMessage | None
+        self,
+        conversation: Conversation,
+        path: Sequence[Message],
+        user: NewMessage | None,
+        speaker: str | None,
     ) -> _Uncut:
-        chosen, said = await self._chosen(conversation), spoken(path)
+        cast, name = await self.catalog.cast(conversation), user_of(conversation.scene)
+        said = staged(spoken(path), cast, name=name, speaker=speaker)
         history = prompt_messages(
             said,
             tenant=conversation.tenant,
-            greetings=await shared_greetings(conversation, chosen, said),
+            greetings=await shared_greetings(conversation, cast, said),
             model=self.model,
         )
         if user is not None:
-            history += new_message(user, conversation.tenant, self.model)
-        rendered = await rendered_for(conversation, chosen)
+            new = led(user, cast, name=name, speaker=speaker)
+            history += new_message(new, conversation.tenant, self.model)
+        rendered = await rendered_for(conversation, cast, speaker=speaker)
         namespace = tenant_namespace(conversation.tenant)
         placed = Placed(
             front=[part.message(namespace) for part in rendered.before],
             history=history,
             after=[part.message(namespace) for part in rendered.after],
         )
-        is_anew = chosen.lore.placement is Placement.AS_WRITTEN
+        is_anew = cast.lore.placement is Placement.AS_WRITTEN
         if is_anew:
-            keeper = await self.keeper(conversation)
-            placed = keeper.as_written(said, user, placed, namespace)
+            placed = await self._with_lore(conversation, cast, placed, said, user)
         return _Uncut(placed=placed, rendered=rendered, is_anew=is_anew)
 
-    async def _fitted(self, uncut: _Uncut, placed: Placed) -> Fitted:
-        space = self.window()
+    async def _with_lore(
+        self,
+        conversation: Conversation,
+        cast: Cast,
+        placed: Placed,
+        said: Sequence[Message],
+        user: NewMessage | None,
+    ) -> Placed:
+        keeper = await self.keeper(conversation, said)
+        namespace = tenant_namespace(conversation.tenant)
+        return await off_loop(
+            cast.lore.standing_chars, lambda: keeper.as_written(said, user, placed, namespace)
+        )
+
+    async def _fitted(self, uncut: _Uncut) -> Fitted:
+        space, placed = self.window(), uncut.placed
         chars = sum(len(said.content) for said in placed.history if said.token_ids is None)
         fitted = await off_loop(
             chars,

@@ -67,7 +67,7 @@ class ReplyPrompts:
         return ReplyPrompt(
             conversation=then,
             path=path,
-            built=await self.builder.build(then, path[:-1]),
+            built=await self.builder.build(then, path[:-1], speaker=path[-1].speaker),
             is_scene_known=is_known,
             tokenizer=self.builder.model.tokenizer.fingerprint,
         )
@@ -85,7 +85,11 @@ class ReplyPrompts:
         if not path:
             raise InvalidRequest("the conversation has no messages yet", param="conversation")
         reply = path[-1] if ends_with_reply(path) else None
-        built = await self.builder.build(conversation, path if reply is None else path[:-1])
+        built = await self.builder.build(
+            conversation,
+            path if reply is None else path[:-1],
+            speaker=None if reply is None else reply.speaker,
+        )
         return conversation, path, left_behind(built.prompt, reply, self.builder.model.tokenizer)
 
 

@@ -7,53 +7,85 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from appliance.chat.history import beginning_of
 from appliance.chat.prompting import off_loop
+from appliance.chat.speakers import Cast
 from appliance.errors import InvalidCard, TemplateError
 from appliance.prompt.cards.macros import DEFAULT_USER, Macros
-from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.groups import Group
 from appliance.prompt.templates.parts import Rendered
 from appliance.store.records import Conversation, Message, Persona, Scene
+from appliance.store.text import storable
 
 log = logging.getLogger("appliance.chat")
 
 
-async def rendered_for(conversation: Conversation, chosen: CharacterVersion) -> Rendered:
-    """The character's template for this conversation: the same in each of its turns while persona and
-    note stay. Raises TemplateError."""
-    scene, frozen = conversation.scene, beginning_of(conversation)
+async def rendered_for(
+    conversation: Conversation, cast: Cast, *, speaker: str | None = None
+) -> Rendered:
+    """The template of a conversation: the same in each of its turns while the scene stays, but for what
+    stands behind the history for a reply of `speaker`. Raises TemplateError."""
+    scene, beginning = conversation.scene, beginning_of(conversation)
     user, inputs = user_of(scene), scene_values(scene)
+
+    def render() -> Rendered:
+        if isinstance(cast, Group):
+            return cast.render(beginning, user=user, inputs=inputs, speaker=speaker)
+        return cast.render(beginning, user=user, inputs=inputs)
+
     # In a thread: a template may take its time, and other chats shall not wait for it.
     try:
-        return await asyncio.to_thread(chosen.render, frozen, user=user, inputs=inputs)
+        return await asyncio.to_thread(render)
     except (TemplateError, InvalidCard) as error:
         # Where in which file is the operator's affair.
-        name = chosen.character.id
+        name = conversation.character
         log.error("template_failed", extra={"character": name, "reason": error.message})
         raise TemplateError("the character's template cannot be rendered") from error
 
 
 async def shared_greetings(
-    conversation: Conversation, chosen: CharacterVersion, path: tuple[Message, ...]
+    conversation: Conversation, cast: Cast, path: Sequence[Message]
 ) -> frozenset[str]:
     """The greetings that are the same for all, if the path begins with one."""
     if not path or path[0].role != "assistant":
         return frozenset()
-    frozen = beginning_of(conversation)
-    chars = 0 if chosen.card is None else len(chosen.card.text)
-    greetings = await off_loop(chars, lambda: chosen.greetings(frozen))
+    beginning = beginning_of(conversation)
+    greetings = await off_loop(cast.text_chars, lambda: cast.greetings(beginning))
     return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
 
 
+async def greeting_index(
+    conversation: Conversation, cast: Cast, path: Sequence[Message]
+) -> int | None:
+    """Which of its greetings a path begins with, from 0; None where it begins with none of them."""
+    if not path or path[0].role != "assistant":
+        return None
+    beginning, user = beginning_of(conversation), user_of(conversation.scene)
+
+    def texts() -> list[str]:
+        # Written when the conversation was opened, perhaps before the user had this name.
+        now, then = cast.greetings(beginning, user=user), cast.greetings(beginning)
+        return [storable(greeting.text) for greeting in (*now, *then)]
+
+    found = await off_loop(cast.text_chars, texts)
+    opening = path[0].text
+    return found.index(opening) % (len(found) // 2) if opening in found else None
+
+
 def scene_values(scene: Scene) -> Mapping[str, Any]:
-    """The template inputs `user`, `persona` and `note`: "" for what is not set, and for a note that is
-    frozen into the history."""
+    """The template inputs `user`, `persona`, `note` and `pinned`: "" for what is not set, and for a note
+    that is frozen into the history."""
     persona, note = scene.persona or Persona(), scene.note
     tail = "" if note is None or note.every is not None else note.text
-    return {"user": persona.name, "persona": persona.text, "note": tail}
+    return {
+        "user": persona.name,
+        "persona": persona.text,
+        "note": tail,
+        "pinned": scene.pinned,
+    }
 
 
 def user_of(scene: Scene) -> str:
@@ -62,6 +94,6 @@ def user_of(scene: Scene) -> str:
     return persona.name or DEFAULT_USER
 
 
-def macros_of(conversation: Conversation, chosen: CharacterVersion) -> Macros:
+def macros_of(conversation: Conversation, cast: Cast) -> Macros:
     """What {{char}}, {{user}} and draws stand for in the lore of a conversation."""
-    return chosen.macros(beginning_of(conversation), user=user_of(conversation.scene))
+    return cast.macros(beginning_of(conversation), user=user_of(conversation.scene))

@@ -98,14 +98,16 @@ class Turns:
         parent: UUID | Place | None,
         turn_key: UUID | None,
         params: GenerationParams,
+        speaker: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """A user's message and its reply.
 
         `parent` is the message it answers: Place.HEAD goes on where the conversation stands, another
         message branches (an edit is a new child of the edited message's parent), None is a new root.
-        A `turn_key` that was stored before gives the stored turn again. Raises InvalidRequest,
-        NotFound, Conflict, EngineUnavailable, ContextLengthExceeded before TurnStarted, when nothing
-        is stored; a failure after it is raised when what was delivered is stored.
+        A `turn_key` that was stored before gives the stored turn again. `speaker` is the member of a
+        group who answers, None leaves it to the text. Raises InvalidRequest, NotFound, Conflict,
+        EngineUnavailable, ContextLengthExceeded before TurnStarted, when nothing is stored; a failure
+        after it is raised when what was delivered is stored.
         """
         plan = partial(
             self.planner.send,
@@ -114,6 +116,7 @@ class Turns:
             text=text,
             parent=parent,
             turn_key=turn_key,
+            speaker=speaker,
         )
         return self._stream((tenant, conversation_id), plan, params)
 
@@ -124,6 +127,7 @@ class Turns:
         conversation_id: UUID,
         message_id: UUID | None,
         params: GenerationParams,
+        speaker: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Another reply beside an assistant's message (the head when None); the old one stays.
 
@@ -134,6 +138,7 @@ class Turns:
             tenant=tenant,
             conversation_id=conversation_id,
             message_id=message_id,
+            speaker=speaker,
         )
         return self._stream((tenant, conversation_id), plan, params)
 
@@ -259,6 +264,7 @@ class Turns:
             anchor_id=plan.anchor_id,
             prompt_version=plan.prompt_version,
             scene_digest=plan.scene.digest,
+            speaker=plan.speaker,
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
@@ -295,7 +301,9 @@ class Turns:
             tip=tip,
             recall=plan.recall.answered(plan.lore, reply.text),
             prompt_version=plan.prompt_version,
-            scene=plan.scene,
+            scene_digest=plan.scene.digest,
+            anchor_id=plan.anchor_id,
+            speaker=plan.speaker,
         )
 
     def _stored(
@@ -340,6 +348,7 @@ def _started(plan: Plan, admitted: Admitted | None) -> TurnStarted:
         prefix_hit_tokens=0 if admitted is None else admitted.prefix_hit_tokens,
         messages_dropped=plan.messages_dropped,
         prompt_version=plan.prompt_version,
+        speaker=plan.speaker,
     )
 
 
@@ -362,6 +371,7 @@ def _replayed(replay: Replay) -> list[Event]:
         prefix_hit_tokens=usage.prefix_hit_tokens,
         messages_dropped=replay.messages_dropped,
         prompt_version=reply.prompt_version,
+        speaker=reply.speaker,
     )
     text = [Delta(text=reply.text, logprobs=())]
     done = TurnDone(

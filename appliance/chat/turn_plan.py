@@ -19,10 +19,10 @@ class Plan:
 
     `onward` says where the engine is to go on, if the prompt holds only what follows. `user` is None
     when a reply is regenerated; `place_id` is what the user's message answers. `title` is set for the
-    first message of a conversation without one, `anchor_id` when the cut is at another message than the
-    turn before had it. `recall` is what the `lore` of the path has come to before the reply.
+    first message of a conversation without one, `anchor_id` when the front of the path is not in the
+    prompt. `recall` is what the `lore` of the path has come to before the reply.
     `prompt_version` is the version of the character that the prompt was made with, `scene` what the
-    user has set.
+    user has set, `speaker` the member of a group who answers.
     """
 
     tenant: str
@@ -40,6 +40,7 @@ class Plan:
     recall: Recall
     prompt_version: str
     scene: Scene
+    speaker: str | None = None
 
     @property
     def prompt(self) -> Prompt:

@@ -18,6 +18,8 @@ COMMANDS: Mapping[str, str] = {
     "start": "appliance.cli.db_start",
     "stop": "appliance.cli.db_stop",
     "upgrade": "appliance.cli.db_upgrade",
+    "backup": "appliance.cli.db_backup",
+    "restore": "appliance.cli.db_restore",
     "status": "appliance.cli.db_status",
     "diagnose": "appliance.cli.db_diagnose",
     "metrics": "appliance.cli.db_metrics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from appliance.dbops.snapshot import Database, Relation, Snapshot
     from appliance.dbops.status import Status
 
-TABLES_MAX = 20
+TABLES_MAX = 10
 ID_SPACE_HALF = 2**31
 
 
@@ -168,15 +169,20 @@ def _levels(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _tables_json(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """The oldest relations of all databases, with their dead rows and when autovacuum was there."""
+    """The oldest tables of all databases, and those with the most dead rows."""
     found = [
         (database, relation)
         for database in snapshot.databases
         for relation in database.relations or ()
+        if not relation.catalog
     ]
-    found.sort(key=lambda item: (item[1].xid_age, item[1].rows_dead), reverse=True)
-    found.sort(key=lambda item: item[1].catalog)
-    return [_table_json(database, relation) for database, relation in found[:TABLES_MAX]]
+    oldest = nlargest(TABLES_MAX, found, key=lambda item: item[1].xid_age)
+    deadest = nlargest(TABLES_MAX, found, key=lambda item: item[1].rows_dead)
+    both = {
+        (database.oid, relation.oid): (database, relation)
+        for database, relation in oldest + deadest
+    }
+    return [_table_json(database, relation) for database, relation in both.values()]
 
 
 def _table_json(database: Database, relation: Relation) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Bundle:
             )
         for path in self.files:
             _check_path(self.name, path)
+            _check_folders(self.name, path, self.files)
         size = sum(len(content) for content in self.files.values())
         if size > BYTES_MAX:
             raise InvalidBundle(
@@ -103,3 +104,12 @@ def _check_path(name: str, path: str) -> None:
         raise InvalidBundle(f"{name}: {path!r} is no path of a file in a folder")
     if len(path.encode()) > PATH_BYTES_MAX:
         raise InvalidBundle(f"{name}: {path!r} is longer than {PATH_BYTES_MAX} bytes")
+
+
+def _check_folders(name: str, path: str, files: Mapping[str, bytes]) -> None:
+    """No file is a folder of another: such a bundle could not be written."""
+    parts = path.split("/")
+    for end in range(1, len(parts)):
+        folder = "/".join(parts[:end])
+        if folder in files:
+            raise InvalidBundle(f"{name}: {folder!r} is a file, and a folder of {path!r}")

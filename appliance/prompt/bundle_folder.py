@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from appliance.errors import ConfigError
@@ -65,8 +66,8 @@ def write_bundle(directory: Path, bundle: Bundle) -> Path:
     """Write a bundle so that `read_bundles` gives it back; returns where it is.
 
     One file becomes `NAME.yaml`, more a folder `NAME`, of which files that the bundle lacks are removed.
-    Raises ConfigError when the character stands there in the other form, or the folder is none of a
-    character.
+    Raises ConfigError when the character stands there in the other form, the folder is none of a
+    character, or one of the places is a link: what that leads to is not touched.
     """
     file, folder = directory / f"{bundle.name}.yaml", directory / bundle.name
     is_file = set(bundle.files) == {CHARACTER_FILE}
@@ -75,15 +76,17 @@ def write_bundle(directory: Path, bundle: Bundle) -> Path:
         raise ConfigError(f"{other}: it would be there beside {place}; remove or move one of them")
     directory.mkdir(parents=True, exist_ok=True)
     if is_file:
-        _write(file, bundle.files[CHARACTER_FILE])
+        _write(directory, file.name, bundle.files[CHARACTER_FILE])
         return file
     stale = set()
     if folder.exists():
+        if folder.is_symlink():
+            raise _link(folder)
         if not _is_character(folder):
             raise ConfigError(f"{folder}: it is there, and is no character's folder")
         stale = set(_read_own_folder(folder).files) - set(bundle.files)
     for path, content in bundle.files.items():
-        _write(folder / path, content)
+        _write(directory, f"{bundle.name}/{path}", content)
     for path in stale:
         (folder / path).unlink()
     return folder
@@ -160,6 +163,35 @@ def _read(path: Path, bytes_max: int) -> bytes:
     return source
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def _write(directory: Path, path: str, content: bytes) -> None:
+    """Write a file below a folder. Each step is taken from the folder before, so that no link is
+    followed, also not one that is put there meanwhile."""
+    *folders, name = path.split("/")
+    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    place = directory
+    try:
+        for folder in folders:
+            place /= folder
+            with suppress(FileExistsError):
+                os.mkdir(folder, dir_fd=at)
+            below = _opened(folder, os.O_RDONLY | os.O_DIRECTORY, at, place)
+            os.close(at)
+            at = below
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(_opened(name, flags, at, place / name), "wb") as file:
+            file.write(content)
+    finally:
+        os.close(at)
+
+
+def _opened(name: str, flags: int, at: int, place: Path) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at)
+    except OSError as error:
+        if place.is_symlink():
+            raise _link(place) from error
+        raise ConfigError(f"{place}: cannot be written: {error.strerror}") from error
+
+
+def _link(place: Path) -> ConfigError:
+    return ConfigError(f"{place}: it is a link, and none is followed; remove it")

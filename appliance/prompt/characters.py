@@ -32,7 +32,9 @@ from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.templates.source import decoded, read_source
 from appliance.prompt.templates.template import Template
 
-NO_INPUTS: Mapping[str, Any] = MappingProxyType({"user": "", "persona": "", "note": ""})
+NO_INPUTS: Mapping[str, Any] = MappingProxyType(
+    {"user": "", "persona": "", "note": "", "pinned": ()}
+)
 """What a conversation gives a template where its user has set nothing."""
 DEFAULT_CHARACTER = "assistant"
 FILE_BYTES_MAX = 256 * 1024
@@ -69,7 +71,8 @@ class CharacterVersion:
     """A character with its compiled template, as one version of its bundle has them.
 
     `card` is the one it is made of, None when it has a file `character.yaml`. Its image and files stay in
-    the bundle: they may be megabytes, and no prompt needs them.
+    the bundle: they may be megabytes, and no prompt needs them. `text_bytes` are those of the files that
+    are kept in it.
     """
 
     character: Character
@@ -78,6 +81,7 @@ class CharacterVersion:
     lore: Lore = field(default_factory=Lore)
     card: Card | None = None
     has_portrait: bool = False
+    text_bytes: int = 0
 
     @classmethod
     def of(cls, bundle: Bundle, *, origin: str | None = None) -> CharacterVersion:
@@ -100,7 +104,13 @@ class CharacterVersion:
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
         lore = Lore.of(_lorebooks(bundle), Placement(character.lore_placement))
-        return cls(character=character, template=template, version=bundle.version, lore=lore)
+        return cls(
+            character=character,
+            template=template,
+            version=bundle.version,
+            lore=lore,
+            text_bytes=sum(map(len, bundle.files.values())),
+        )
 
     @classmethod
     def _of_card(cls, bundle: Bundle, card: Card) -> CharacterVersion:
@@ -117,12 +127,28 @@ class CharacterVersion:
             character=character,
             template=of_cards(),
             version=bundle.version,
-            lore=Lore.of(card.lorebooks),
+            lore=Lore.of(card.lorebooks, Placement(card.lore_placement)),
             card=replace(card, image=None, from_png=False, files={}),
             has_portrait=card.image is not None,
+            text_bytes=len(bundle.files[CARD_FILE]),
         )
         made.render(SAMPLE)
         return made
+
+    @property
+    def called(self) -> str:
+        """What {{char}} stands for."""
+        return self.character.name if self.card is None else self.card.called
+
+    @property
+    def made_of(self) -> str:
+        """Names what its prompts are made with, besides the values."""
+        return self.template.version
+
+    @property
+    def text_chars(self) -> int:
+        """Characters of the card that a rendering reads."""
+        return 0 if self.card is None else len(self.card.text)
 
     def render(
         self, frozen: Beginning, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS

@@ -74,6 +74,7 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     for path in ("/v1/characters", "/api/characters"):
         app.router.add_get(path, character_routes.list_characters)
     app.router.add_get(_CHARACTER + "/card", character_routes.export_card)
+    app.router.add_delete(_CHARACTER, character_routes.remove_character)
     app.router.add_get(_CHARACTER + "/avatar", character_routes.portrait)
     app.router.add_get("/api/conversations", conversation_routes.list_conversations)
     app.router.add_get(_CONVERSATION, conversation_routes.get_conversation)

@@ -21,6 +21,7 @@ def character_fields(version: CharacterVersion) -> dict[str, Any]:
         "suggestions": character.suggestions,
         "avatar": address if version.has_portrait else None,
         "is_card": card is not None,
+        "group_greetings": 0 if card is None else len(card.group_only_greetings),
         "creator": "" if card is None else card.creator,
         "character_version": "" if card is None else card.character_version,
         "tags": () if card is None else card.tags,

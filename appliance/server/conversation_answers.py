@@ -27,6 +27,8 @@ def conversation_fields(conversation: Conversation) -> dict[str, Any]:
         "character": conversation.character,
         "persona": persona and {"name": persona.name, "text": persona.text},
         "note": note and {"text": note.text, "every": note.every},
+        "pinned": conversation.scene.pinned,
+        "members": [member.id for member in conversation.scene.members],
         "head_id": conversation.head_id,
         "is_cut": conversation.anchor_id is not None,
         "prompt_version": conversation.prompt_version,
@@ -78,6 +80,7 @@ def message_fields(message: Message) -> dict[str, Any]:
         "id": message.message_id,
         "parent_id": message.parent_id,
         "role": message.role,
+        "speaker": message.speaker,
         "text": message.text,
         "finish_reason": message.finish_reason,
         "usage": usage,
@@ -127,6 +130,7 @@ def turn_events(event: Event) -> Iterator[bytes]:
             "prefix_hit_tokens": event.prefix_hit_tokens,
             "messages_dropped": event.messages_dropped,
             "prompt_version": event.prompt_version,
+            "speaker": event.speaker,
         }
         yield event_bytes(started, event="turn")
     elif isinstance(event, Delta):

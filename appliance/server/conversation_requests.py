@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from appliance.prompt.groups import MEMBERS_MAX
 from appliance.server.sampling_fields import SamplingFields
 from appliance.store.records import TITLE_CHARACTERS_MAX, Note, Persona
 
@@ -32,6 +33,13 @@ class NoteFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     every: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
+_Members = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MEMBERS_MAX)
+]
+_Pinned = Annotated[list[Annotated[str, Meta(min_length=1, max_length=2_000)]], Meta(max_length=32)]
+_Speaker = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
 class CreateConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /api/conversations."""
 
@@ -39,13 +47,15 @@ class CreateConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     character: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     persona: PersonaFields | None = None
     note: NoteFields | None = None
+    pinned: _Pinned | None = None
+    members: _Members | None = None
 
 
 class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PATCH /api/conversations/{id}; what is absent stays.
 
     `prompt_version` is a label of the conversation's character, or the beginning of a version. A null
-    `persona` or `note` is taken away.
+    `persona`, `note`, `pinned` or `members` is taken away.
     """
 
     title: _Title | None = None
@@ -53,6 +63,8 @@ class ChangeConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     prompt_version: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     persona: PersonaFields | UnsetType | None = UNSET
     note: NoteFields | UnsetType | None = UNSET
+    pinned: _Pinned | UnsetType | None = UNSET
+    members: _Members | UnsetType | None = UNSET
 
 
 class SendMessage(SamplingFields, frozen=True, kw_only=True):
@@ -60,17 +72,20 @@ class SendMessage(SamplingFields, frozen=True, kw_only=True):
 
     `parent_id` absent: below the head; null: a new first message. The same `turn_key` again below the
     same parent, or below the head while its own reply is there, is the same send, not a second one.
+    `speaker` is the member of a group who answers.
     """
 
     text: Annotated[str, Meta(min_length=1)]
     parent_id: UUID | UnsetType | None = UNSET
     turn_key: UUID | None = None
+    speaker: _Speaker | None = None
 
 
 class Regenerate(SamplingFields, frozen=True, kw_only=True):
-    """POST /api/conversations/{id}/regenerate; absent `message_id`: the head."""
+    """POST /api/conversations/{id}/regenerate; absent `message_id`: the head; `speaker`: the same."""
 
     message_id: UUID | None = None
+    speaker: _Speaker | None = None
 
 
 def persona_of(fields: PersonaFields | None) -> Persona | None:

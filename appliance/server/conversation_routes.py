@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from aiohttp import web
 
+from appliance.chat.conversations import Conversations
 from appliance.chat.plan import Place
 from appliance.errors import InvalidRequest, NotFound
 from appliance.server.body import read_json
@@ -25,13 +26,14 @@ from appliance.server.conversation_requests import (
     CREATE_CONVERSATION,
     REGENERATE,
     SEND_MESSAGE,
+    ChangeConversation,
     note_of,
     persona_of,
 )
 from appliance.server.reply import stream_reply
 from appliance.server.services import SERVICES, Services
 from appliance.server.ticket import TICKET
-from appliance.store.records import Cursor, Scene
+from appliance.store.records import Conversation, Cursor, Scene
 
 LIST_DEFAULT = 50
 LIST_MAX = 200
@@ -45,7 +47,12 @@ async def create_conversation(request: web.Request) -> web.Response:
         tenant=tenant,
         title=asked.title or "",
         character=asked.character,
-        scene=Scene(persona=persona_of(asked.persona), note=note_of(asked.note)),
+        scene=Scene(
+            persona=persona_of(asked.persona),
+            note=note_of(asked.note),
+            pinned=tuple(asked.pinned or ()),
+        ),
+        members=asked.members or (),
     )
     return _json(conversation_fields(conversation), status=201)
 
@@ -79,16 +86,17 @@ async def get_conversation(request: web.Request) -> web.Response:
 
 
 async def change_conversation(request: web.Request) -> web.Response:
-    """PATCH /api/conversations/{id}: a new title, another head, persona, note, version of its character.
+    """PATCH /api/conversations/{id}: a new title, another head, what the user sets, another version.
 
-    With the last, the answer has `prompt_version_before`, null when there was none yet; with a persona
-    `recompute_tokens`, what the next turn computes again.
+    With the last, the answer has `prompt_version_before`, null when there was none yet; with a persona,
+    pinned texts or members `recompute_tokens`, what the next turn computes again.
     """
     services, tenant = _open(request)
     conversations = services.conversations
     conversation_id = _uuid(request, "conversation_id")
     asked = await read_json(request, CHANGE_CONVERSATION, services.config.server)
     conversation = await conversations.get(tenant=tenant, conversation_id=conversation_id)
+    scene = _scene(asked, conversation, conversations)
     if asked.head_id is not None:
         conversation = await conversations.set_head(
             tenant=tenant, conversation_id=conversation_id, head_id=asked.head_id
@@ -98,20 +106,36 @@ async def change_conversation(request: web.Request) -> web.Response:
             tenant=tenant, conversation_id=conversation_id, title=asked.title
         )
     moved: dict[str, str | int | None] = {}
+    if scene != conversation.scene:
+        cost, conversation = await conversations.set_scene(conversation, scene)
+        before_messages = (asked.persona, asked.pinned, asked.members)
+        if any(fields is not msgspec.UNSET for fields in before_messages):
+            moved = {"recompute_tokens": cost}
+    if asked.prompt_version is not None:
+        before, conversation = await conversations.set_prompt_version(
+            tenant=tenant,
+            conversation_id=conversation_id,
+            reference=asked.prompt_version,
+            is_operator=request[TICKET].caller.is_operator,
+        )
+        moved |= {"prompt_version_before": before}
+    return _json({**conversation_fields(conversation), **moved})
+
+
+def _scene(
+    asked: ChangeConversation, conversation: Conversation, conversations: Conversations
+) -> Scene:
+    """What the user has set, with what is asked for."""
     scene = conversation.scene
     if asked.persona is not msgspec.UNSET:
         scene = msgspec.structs.replace(scene, persona=persona_of(asked.persona))
     if asked.note is not msgspec.UNSET:
         scene = msgspec.structs.replace(scene, note=note_of(asked.note))
-    if scene != conversation.scene:
-        cost, conversation = await conversations.set_scene(conversation, scene)
-        moved = {} if asked.persona is msgspec.UNSET else {"recompute_tokens": cost}
-    if asked.prompt_version is not None:
-        before, conversation = await conversations.set_prompt_version(
-            tenant=tenant, conversation_id=conversation_id, reference=asked.prompt_version
-        )
-        moved |= {"prompt_version_before": before}
-    return _json({**conversation_fields(conversation), **moved})
+    if asked.pinned is not msgspec.UNSET:
+        scene = msgspec.structs.replace(scene, pinned=tuple(asked.pinned or ()))
+    if asked.members is not msgspec.UNSET:
+        scene = conversations.with_members(conversation, scene, asked.members or ())
+    return scene
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
@@ -145,6 +169,7 @@ async def send_message(request: web.Request) -> web.StreamResponse:
         text=asked.text,
         parent=Place.HEAD if asked.parent_id is msgspec.UNSET else asked.parent_id,
         turn_key=asked.turn_key,
+        speaker=asked.speaker,
         params=asked.params(
             vocab_size=services.tokenizer.vocab_size, arrived_s=request[TICKET].arrived_s
         ),
@@ -161,6 +186,7 @@ async def regenerate(request: web.Request) -> web.StreamResponse:
         tenant=tenant,
         conversation_id=conversation_id,
         message_id=asked.message_id,
+        speaker=asked.speaker,
         params=asked.params(
             vocab_size=services.tokenizer.vocab_size, arrived_s=request[TICKET].arrived_s
         ),

@@ -35,6 +35,7 @@ from appliance.store.records import (
     FinishedTurn,
     Message,
     NewConversation,
+    Past,
     StoredTurn,
 )
 from appliance.store.turn_batch import Tally
@@ -269,12 +270,12 @@ class JournalledLedger(Ledger):
                 return None
             raise
 
-    async def left_prompt_versions(self, tenant: str, conversation_id: UUID) -> tuple[str, ...]:
+    async def past(self, tenant: str, conversation_id: UUID) -> Past:
         """As the ledger's."""
         held = self._overlay.of((tenant, conversation_id))
         if held is not None and held.opened is not None:
-            return ()
-        return await super().left_prompt_versions(tenant, conversation_id)
+            return Past()
+        return await super().past(tenant, conversation_id)
 
     async def _with_overlay(
         self, key: Key, read: Callable[[], Awaitable[T]]

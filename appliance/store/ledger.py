@@ -25,6 +25,7 @@ from appliance.store.records import (
     LiveChats,
     Message,
     NewConversation,
+    Past,
     Scene,
     StoredTurn,
     stored_turn,
@@ -33,6 +34,7 @@ from appliance.store.rows import (
     read_conversation,
     read_message,
     read_messages,
+    read_past,
     scene_column,
 )
 from appliance.store.text import storable
@@ -149,10 +151,12 @@ class Ledger:
         """Make the conversation's next prompts with another version of its character."""
         return await self._change("set_prompt_version", tenant, conversation_id, version)
 
-    async def left_prompt_versions(self, tenant: str, conversation_id: UUID) -> tuple[str, ...]:
-        """The versions that a conversation was asked to leave, the latest last."""
-        rows = await self._fetch("left_prompt_versions", tenant, conversation_id)
-        return tuple(version for row in rows for version in row["versions"] if version)
+    async def past(self, tenant: str, conversation_id: UUID) -> Past:
+        """What its prompts were made with before; raises NotFound."""
+        rows = await self._fetch("past", tenant, conversation_id)
+        if not rows:
+            raise NotFound(f"no conversation {conversation_id}")
+        return read_past(rows[0])
 
     async def live_chats(
         self, name: str, since: datetime, *, default: str
@@ -207,6 +211,7 @@ class Ledger:
 
         A head that was removed moves to the newest leaf left below the branch's parent (a sibling, or
         the parent itself; of the whole conversation when a root was removed). A removed anchor is unset.
+        A conversation that loses what prompts began with is untraceable from then on (`Past`).
         """
         tries = 0
 
@@ -283,9 +288,19 @@ async def _delete_branch(
         head_id = await connection.fetchval(QUERIES["newest_leaf"], *key, top["parent_id"])
     if anchor_id in removed:
         anchor_id = None
-    row = await connection.fetchrow(QUERIES["repair_head"], *key, head_id, anchor_id)
+    is_lost = before.anchor_id is not None or await _begins(connection, key, top["parent_id"])
+    row = await connection.fetchrow(QUERIES["repair_head"], *key, head_id, anchor_id, is_lost)
     assert row is not None
     return read_conversation(row)
+
+
+async def _begins(connection: Connection, key: tuple[str, UUID], parent_id: UUID | None) -> bool:
+    """Whether a prompt that is not cut may begin with a message below this one: it is a root, or behind a
+    greeting."""
+    if parent_id is None:
+        return True
+    parent = await connection.fetchrow(QUERIES["get_message"], *key, parent_id)
+    return parent is not None and parent["parent_id"] is None and parent["role"] == "assistant"
 
 
 def checked_title(title: str) -> str:

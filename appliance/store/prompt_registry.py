@@ -150,6 +150,40 @@ class PromptRegistry:
 
         return await self._retrying(operation, WRITE_RETRY_S)
 
+    async def remove_label(
+        self,
+        name: str,
+        label: str,
+        *,
+        seen: str,
+        author: str,
+        message: str,
+        confirmed: bool = False,
+    ) -> None:
+        """Take a label away from the version where it was `seen`; the history keeps it, as a move to
+        where it stood. Raises as `move`."""
+        who, why = checked_author(author), checked_message(message)
+        change = (name, checked_label(label), seen, who, why, confirmed)
+
+        async def operation(connection: Connection) -> None:
+            if await connection.fetchval(QUERIES["remove_label"], *change) is not None:
+                return
+            row = await connection.fetchrow(QUERIES["get_label"], name, label)
+            if row is not None:  # else a retry finds it done
+                at = read_label(row)
+                if at.version != seen:
+                    raise Conflict(
+                        f"label {label} of {name} was at {seen[:12]} and is at {at.version[:12]} now: "
+                        "somebody else moved it"
+                    )
+                raise LabelProtected(
+                    f"label {label} of {name} is protected: confirm that it is to be removed "
+                    f"(confirm={label})",
+                    param="confirm",
+                )
+
+        await self._retrying(operation, WRITE_RETRY_S)
+
     async def _by_prefix(self, name: str, prefix: str) -> str:
         if len(prefix) < PREFIX_CHARACTERS_MIN:
             raise InvalidRequest(

@@ -34,12 +34,24 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     every: int | None = None
 
 
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A character of a group, and the version of it that the group's prompts are made with."""
+
+    id: str
+    version: str
+
+
 class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user has set for a conversation; private. `members` are the characters of a group."""
+    """What a user has set for a conversation; private.
+
+    `members` are the characters of a group, in the order of their texts; none where the conversation is
+    with one. `pinned` are texts that stand before the history in every prompt.
+    """
 
     persona: Persona | None = None
     note: Note | None = None
-    members: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
+    pinned: tuple[str, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -70,6 +82,19 @@ class Conversation:
     def cursor(self) -> Cursor:
         """The place of this conversation in the list, newest first."""
         return Cursor(updated_at=self.updated_at, conversation_id=self.conversation_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What a conversation's prompts were made with before: versions it was asked to leave, scenes
+    (without their notes) that were replaced, both without duplicates.
+
+    `is_untraceable`: there were prompts that these and the messages do not tell of.
+    """
+
+    versions: tuple[str, ...] = ()
+    scenes: tuple[Scene, ...] = ()
+    is_untraceable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +151,9 @@ class Message:
     `token_ids` are those of the text alone under `tokenizer` (a fingerprint), None when unknown. The
     two counts belong to replies: the prompt's tokens and how many of them the cache held. So do the
     version of the character and the digest of the scene that the prompt was made with, None where
-    that was not written down. `lore` stands before a user's message.
+    that was not written down; and `anchor_id`, the first message that was in the prompt where older
+    ones were cut. `lore` stands before a user's message; `speaker` is the member of a group whose
+    message it is.
     """
 
     message_id: UUID
@@ -142,6 +169,8 @@ class Message:
     lore: tuple[FrozenText, ...] = ()
     prompt_version: str | None = None
     scene_digest: bytes | None = None
+    anchor_id: UUID | None = None
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +190,13 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewGreeting:
-    """An opening of a conversation: a message of the character's before anybody has said anything."""
+    """An opening of a conversation: a message of the character's before anybody has said anything; in a
+    group, of the member who is its `speaker`."""
 
     message_id: UUID
     turn_key: UUID
     text: str
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +223,8 @@ class FinishedTurn:
 
     `parent_id` is the message it continues, None for a new root. `turn_key` names the send: the same
     key under the same parent is stored once, however often it is appended. `title` is used when the
-    conversation has none yet; `anchor_id` moves the conversation's anchor, None leaves it.
+    conversation has none yet. `anchor_id` is the reply's and moves the conversation's, which None leaves;
+    `speaker` is the member of a group who replies.
     `prompt_version` and `scene_digest` are what the prompt was made with: the reply keeps them, and a
     conversation without a version is pinned to this one.
     """
@@ -207,6 +239,7 @@ class FinishedTurn:
     anchor_id: UUID | None = None
     prompt_version: str | None = None
     scene_digest: bytes | None = None
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

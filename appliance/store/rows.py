@@ -21,6 +21,7 @@ from appliance.store.records import (
     Message,
     NewConversation,
     NewMessage,
+    Past,
     Scene,
     StoredTurn,
 )
@@ -43,6 +44,7 @@ def append_arguments(turn: FinishedTurn, at: datetime | None = None) -> tuple[ob
         None if user is None else _lore_json(user.lore),
         turn.scene_digest,
         at,
+        turn.speaker,
     )
 
 
@@ -55,6 +57,7 @@ def open_arguments(opened: NewConversation) -> tuple[object, ...]:
         [greeting.turn_key for greeting in greetings],
         [greeting.message_id for greeting in greetings],
         [storable(greeting.text) for greeting in greetings],
+        [greeting.speaker for greeting in greetings],
     )
 
 
@@ -88,6 +91,7 @@ def opened_messages(opened: NewConversation) -> tuple[Message, ...]:
             prompt_tokens=None,
             prefix_hit_tokens=None,
             created_at=opened.created_at + timedelta(microseconds=place),
+            speaker=greeting.speaker,
         )
         for place, greeting in enumerate(opened.greetings, 1)
     )
@@ -117,6 +121,8 @@ def appended_turn(turn: FinishedTurn, created_at: datetime) -> StoredTurn:
         _written(turn.assistant, parent_id, created_at),
         prompt_version=turn.prompt_version,
         scene_digest=turn.scene_digest,
+        anchor_id=turn.anchor_id,
+        speaker=turn.speaker,
     )
     return StoredTurn(turn_key=turn.turn_key, user=user, assistant=assistant, replayed=False)
 
@@ -158,12 +164,27 @@ def read_message(row: asyncpg.Record) -> Message:
         lore=_read_lore(row["lore"]),
         prompt_version=row["prompt_version"],
         scene_digest=row["scene_digest"],
+        anchor_id=row["anchor_id"],
+        speaker=row["speaker"],
     )
 
 
 def scene_column(scene: Scene) -> str | None:
     """The column `scene`: null where nothing is set."""
     return None if scene == Scene() else msgspec.json.encode(scene).decode()
+
+
+def _read_scene(column: str | None) -> Scene:
+    return Scene() if column is None else _SCENE.decode(column)
+
+
+def read_past(row: asyncpg.Record) -> Past:
+    """A row of the query `past` as a value."""
+    return Past(
+        versions=tuple(version for version in row["versions"] if version),
+        scenes=tuple(_read_scene(scene) for scene in row["scenes"]),
+        is_untraceable=row["is_untraceable"],
+    )
 
 
 def read_conversation(row: asyncpg.Record) -> Conversation:
@@ -176,7 +197,7 @@ def read_conversation(row: asyncpg.Record) -> Conversation:
         head_id=row["head_id"],
         anchor_id=row["anchor_id"],
         prompt_version=row["prompt_version"],
-        scene=Scene() if row["scene"] is None else _SCENE.decode(row["scene"]),
+        scene=_read_scene(row["scene"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

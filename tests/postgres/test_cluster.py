@@ -19,7 +19,7 @@ import pytest
 
 from appliance.dbops import binaries as binaries_module
 from appliance.dbops.account import CLUSTER_UID, account_of_cluster
-from appliance.dbops.binaries import COPIED, Binaries, find_binaries, reachable_binaries
+from appliance.dbops.binaries import COPIED, Binaries, reachable_binaries
 from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.settings import SETTINGS_FILE
 from appliance.errors import DatabaseError
@@ -30,25 +30,6 @@ from tests.postgres_fixtures import quiet
 ROOT = Path(__file__).parents[2]
 AS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="another user's files need root to make")
-
-
-@pytest.fixture(scope="session")
-def binaries() -> Binaries:
-    return find_binaries()
-
-
-@pytest.fixture(scope="session")
-def pristine(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Path:
-    """A cluster that was created and never started, to be copied."""
-    made = Cluster(tmp_path_factory.mktemp("pristine") / "postgres", binaries)
-
-    async def init() -> None:
-        await made.init(quiet)
-        await made.stop()
-
-    with asyncio.Runner() as runner:
-        runner.run(init())
-    return made.directory
 
 
 @pytest.fixture

@@ -15,26 +15,21 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.cli.processes import _find_or_create
-from appliance.dbops.binaries import Binaries, find_binaries
+from appliance.dbops.binaries import Binaries
 from appliance.dbops.cluster import Cluster, cluster_lock
 from appliance.dbops.leftover import recorded_pid
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
-from tests.postgres.folders import ask, digest, run_all
+from tests.postgres.folders import ask, copy, digest, run_all
 from tests.postgres_fixtures import quiet
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def binaries() -> Binaries:
-    return find_binaries()
-
-
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
+def data_dir(tmp_path: Path, pristine: Path) -> Iterator[Path]:
     """A data folder with a new database, which is stopped at the end whatever happens."""
-    assert main(["db", "init", "--data-dir", str(tmp_path)]) == 0
+    copy(pristine, tmp_path / "postgres")
     yield tmp_path
     main(["db", "stop", "--data-dir", str(tmp_path)])
 

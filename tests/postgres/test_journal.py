@@ -14,7 +14,7 @@ import pytest
 from appliance.errors import InvalidRequest, NotFound, StorageUnavailable
 from appliance.store.journal_file import REFUSED_NAME, read_journal
 from appliance.store.ledger import Ledger
-from appliance.store.records import Conversation, Cursor, NewGreeting, Scene
+from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene
 from tests.postgres.journalled import Chat, Kept, eventually, keeping
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, turn
 
@@ -98,7 +98,9 @@ async def test_a_new_conversation_goes_on_whole_in_the_journal_and_is_listed_in_
 ) -> None:
     old = [await Chat.begin(kept.ledger) for _ in range(5)]
     await refuse_writes(operator, kept)
-    offered = opening(title="New", greetings=GREETINGS, scene=Scene(members=("a",)))
+    offered = opening(
+        title="New", greetings=GREETINGS, scene=Scene(members=(Member(id="a", version="v"),))
+    )
     made = await kept.ledger.open(offered)
     assert await kept.ledger.open(offered) == made
     chat = Chat(kept.ledger, made)
@@ -110,7 +112,7 @@ async def test_a_new_conversation_goes_on_whole_in_the_journal_and_is_listed_in_
     assert [message.text for message in tree] == ["Hello", "You?", "q0", "a0"]
     path = await kept.ledger.path(*key, below.assistant.message_id)
     assert [message.text for message in path] == ["Hello", "q0", "a0"]
-    assert await kept.ledger.left_prompt_versions(*key) == ()
+    assert await kept.ledger.past(*key) == Past()
     expected = [old[1], chat, old[4], old[3], old[2], old[0]]
     ids = [one.conversation.conversation_id for one in expected]
     assert await listed(kept.ledger, 2) == ids
@@ -121,7 +123,7 @@ async def test_a_new_conversation_goes_on_whole_in_the_journal_and_is_listed_in_
     await kept.drained()
     assert await listed(ledger, 2) == ids
     assert await ledger.messages(*key) == tree
-    assert (await ledger.get(*key)).scene == Scene(members=("a",))
+    assert (await ledger.get(*key)).scene == Scene(members=(Member(id="a", version="v"),))
     with pytest.raises(NotFound):
         await ledger.get("mallory", key[1])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -31,8 +32,16 @@ def literal(value: object) -> str:
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'"
     if isinstance(value, list):
-        return f"'{{{','.join(map(str, value))}}}'"
+        return literal(f"{{{','.join(map(element, value))}}}")
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def element(value: object) -> str:
+    """A value within an array's text."""
+    if value is None:
+        return "NULL"
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -86,7 +95,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "get_turn": (*key, uuid4(), leaf),
         "set_head": (*key, replies[0]),
         "rename": (*key, "t"),
-        "left_prompt_versions": key,
+        "past": key,
         "set_prompt_version": (*key, "0" * 64),
         "set_scene": (*key, '{"note": {"text": "x"}}'),
         "lock_conversation": key,
@@ -94,8 +103,21 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
         "delete_messages": key,
         "delete_branch": (*key, replies[1]),
         "newest_leaf": (*key, replies[0]),
-        "repair_head": (*key, replies[0], None),
+        "repair_head": (*key, replies[0], None, True),
     }
+
+
+NOT_HOT = {
+    "migrate": "runs once a start",
+    "prompt_registry": "the operator's own tables, small and no tenant's, and his questions",
+    "search": "looked at by test_search.py",
+}
+"""Files of statements that are not the ledger's, each with the reason why it is not looked at here."""
+
+
+def test_a_new_file_of_statements_is_looked_at_here_or_says_why_not() -> None:
+    files = {path.name for path in (resources.files("appliance.store") / "sql").iterdir()}
+    assert files == {f"{name}.sql" for name in ("ledger", *NOT_HOT)}
 
 
 async def test_every_statement_touches_one_partition_of_each_table_through_an_index(

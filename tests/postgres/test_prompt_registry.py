@@ -51,7 +51,7 @@ async def pool(shared_url: str) -> AsyncIterator[Pool]:
     await opened.execute(
         "SET session_replication_role = replica; TRUNCATE appliance.prompt_versions, "
         "appliance.prompt_files, appliance.prompt_labels, appliance.prompt_moves, "
-        "appliance.conversations, appliance.messages; RESET session_replication_role"
+        "appliance.conversations, appliance.messages CASCADE; RESET session_replication_role"
     )
     yield opened
     await asyncio.wait_for(opened.close(), 10)
@@ -244,7 +244,7 @@ async def test_a_conversation_holds_the_version_of_its_first_turn(
     assert (await ledger.get(*key)).prompt_version == A
     for version in (B, C, B):
         assert (await ledger.set_prompt_version(*key, version)).prompt_version == version
-    assert await ledger.left_prompt_versions(*key) == (A, B, C)
+    assert (await ledger.past(*key)).versions == (A, B, C)
     await ledger.append_turn(turn(opened, None, "q", "a", prompt_version=A))
     assert (await ledger.get(*key)).prompt_version == B
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.dbops.account import CLUSTER_UID
-from appliance.dbops.binaries import Binaries, find_binaries, find_major
+from appliance.dbops.binaries import Binaries, find_major
 from appliance.dbops.cluster import Cluster, major_of
 from appliance.dbops.extensions import EXTENSIONS
 from appliance.dbops.kept import kept_folders, swap_in
@@ -37,11 +37,6 @@ def rows_md5() -> str:
     md5 = hashlib.md5
     rows = (f"{n}{md5(str(n).encode()).hexdigest() * 20} żółć 天気" for n in range(1, 3001))
     return md5(",".join(rows).encode()).hexdigest()
-
-
-@pytest.fixture(scope="session")
-def binaries() -> Binaries:
-    return find_binaries()
 
 
 @pytest.fixture(scope="module")

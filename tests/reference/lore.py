@@ -61,6 +61,7 @@ def called_up(
                 break
             echoes += [book.entries[index].content for index in more]
         budget = min(book.token_budget or TOKEN_BUDGET_DEFAULT, tokens_max)
+        called = without_constants_too_many(book, called, before, budget, tokens_of)
         kept = fitting([book.entries[index] for index in sorted(called)], budget, tokens_of)
         order = {id(entry): index for index, entry in enumerate(book.entries)}
         chosen += [(entry.insertion_order, number, order[id(entry)], entry) for entry in kept]
@@ -119,6 +120,30 @@ def is_called(
     if entry.selective and entry.secondary_keys:
         groups.append(entry.secondary_keys)
     return stands(entry.keys, texts) and all(stands(group, texts) for group in groups)
+
+
+def needs_no_key(entry: LoreEntry) -> bool:
+    said = entry.decorators
+    keys = [*entry.keys, *(key for group in said.additional_keys for key in group)]
+    return said.activate or (entry.constant and not (entry.use_regex and keys))
+
+
+def without_constants_too_many(
+    book: Lorebook,
+    called: Sequence[int],
+    before: Before,
+    budget: int,
+    tokens_of: Callable[[str], int],
+) -> list[int]:
+    """Constants are measured with those that stand in the prompt."""
+    constants = [
+        (index, entry)
+        for index, entry in enumerate(book.entries)
+        if needs_no_key(entry) and (index in called or entry.digest in before.active)
+    ]
+    left = {id(entry) for entry in fitting([e for _, e in constants], budget, tokens_of)}
+    gone = {index for index, entry in constants if id(entry) not in left}
+    return [index for index in called if index not in gone]
 
 
 def fitting(

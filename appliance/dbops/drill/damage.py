@@ -16,6 +16,8 @@ SEED = 7
 
 
 class DamagedPage(Situation):
+    """Eight bytes in the middle of a page are written over while the server is down."""
+
     name = "damaged-page"
     summary = "a page of a table fails its checksum"
     holds_back = True
@@ -23,6 +25,7 @@ class DamagedPage(Situation):
     changes = frozenset({"app.public.scratched"})
 
     async def plant(self, drill: Drill) -> None:
+        """A table of 70 pages."""
         await drill.execute(
             "CREATE TABLE scratched AS "
             "SELECT n, repeat('z', 500) AS body FROM generate_series(1, 1000) AS n"
@@ -30,16 +33,20 @@ class DamagedPage(Situation):
         self._path = await file_of(drill, "scratched")
 
     async def cold(self, drill: Drill) -> None:
+        """Break the sixth."""
         drill.cluster.overwrite(
             self._path, PAGE_BYTES * DAMAGED_PAGE + PAGE_BYTES // 2, b"GARBAGE!"
         )
 
 
 class DamagedIndex(Situation):
+    """Noise over the first pages of an index, after rows of its table were deleted."""
+
     name = "damaged-index"
     summary = "an index is damaged, so that no VACUUM gets through that cleans it"
 
     async def plant(self, drill: Drill) -> None:
+        """A table with dead rows, which a VACUUM would look up in its index."""
         await drill.execute(
             "CREATE TABLE listed AS SELECT n FROM generate_series(1, 30000) AS n; "
             "CREATE INDEX listed_n ON listed (n); DELETE FROM listed WHERE n % 3 = 0"
@@ -47,16 +54,20 @@ class DamagedIndex(Situation):
         self._path = await file_of(drill, "listed_n")
 
     async def cold(self, drill: Drill) -> None:
+        """Write the noise."""
         noise = random.Random(SEED).randbytes(PAGE_BYTES * INDEX_PAGES)
         drill.cluster.overwrite(self._path, PAGE_BYTES, noise)
 
 
 class UnfrozenRow(Situation):
+    """A table's `relfrozenxid` is set four XIDs past its rows."""
+
     name = "unfrozen-row"
     summary = "rows are older than their table claims to hold, as after a bad copy of files"
-    for_a_person = True
+    consents = frozenset({Consent.FREEZE_BAD_ROWS})
 
     async def loaded(self, drill: Drill) -> None:
+        """A table that claims to be younger than its rows."""
         await drill.execute("CREATE TABLE misplaced AS SELECT n FROM generate_series(1, 10) AS n")
         for _ in range(4):
             await drill.execute("SELECT pg_current_xact_id()")
@@ -64,11 +75,6 @@ class UnfrozenRow(Situation):
             "UPDATE pg_class SET relfrozenxid = "
             "(SELECT (xmin::text::bigint + 4)::text::xid FROM misplaced LIMIT 1) "
             "WHERE relname = 'misplaced'"
-        )
-
-    async def mend(self, drill: Drill) -> None:
-        await drill.execute(
-            "SELECT heap_force_freeze('misplaced'::regclass, ARRAY(SELECT ctid FROM misplaced))"
         )
 
 

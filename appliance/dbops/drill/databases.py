@@ -10,11 +10,14 @@ from appliance.dbops.settings import SUPERUSER
 
 
 class OtherDatabase(Situation):
+    """A second database, which alone is never vacuumed."""
+
     name = "other-database"
     summary = "a database that nobody uses any more is old, all others are young"
     kept_old = frozenset({"archive"})
 
     async def plant(self, drill: Drill) -> None:
+        """The database and a table in it."""
         await drill.execute_each(SUPERUSER, "CREATE DATABASE archive")
         await drill.execute_each(
             "archive",
@@ -22,6 +25,7 @@ class OtherDatabase(Situation):
         )
 
     async def halfway(self, drill: Drill) -> None:
+        """A young table beside it."""
         # A young table with an empty end: a VACUUM that shortened it would need an XID, and fail.
         await drill.execute_each(
             DATABASE,
@@ -32,17 +36,22 @@ class OtherDatabase(Situation):
 
 
 class Template0(Situation):
+    """Only autovacuum gets into it."""
+
     name = "template0"
     summary = "template0, which takes no connections, is old, all others are young"
     kept_old = frozenset({"template0"})
 
 
 class ClosedDatabase(Situation):
+    """As template0, with rows of somebody in it."""
+
     name = "closed-database"
     summary = "a database was closed to connections (datallowconn) and has grown old"
     kept_old = frozenset({"closed"})
 
     async def plant(self, drill: Drill) -> None:
+        """A database with a table, then closed."""
         await drill.execute_each(SUPERUSER, "CREATE DATABASE closed")
         await drill.execute_each(
             "closed", "CREATE TABLE papers AS SELECT n FROM generate_series(1, 1000) AS n"
@@ -51,6 +60,8 @@ class ClosedDatabase(Situation):
 
 
 class StaleDatfrozenxid(Situation):
+    """A VACUUM of every table breaks off at a lock on the last, before it tells the database's age."""
+
     name = "stale"
     summary = (
         "every table is young, but pg_database does not say so: a VACUUM was cancelled at its end"
@@ -58,6 +69,7 @@ class StaleDatfrozenxid(Situation):
     kept_old = frozenset({DATABASE})
 
     async def halfway(self, drill: Drill) -> None:
+        """Freeze all tables but a new one in a command that fails at that one."""
         await drill.execute("CREATE TABLE last_of_all (n integer)")
         holder = await drill.session(
             "holder", "BEGIN", "LOCK TABLE last_of_all IN SHARE UPDATE EXCLUSIVE MODE"

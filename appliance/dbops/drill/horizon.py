@@ -8,6 +8,8 @@ from appliance.dbops.step import Consent
 
 
 class Prepared(Situation):
+    """Between PREPARE and COMMIT for two billion XIDs."""
+
     name = "prepared"
     summary = "a prepared transaction that nobody ever finished"
     holds_back = True
@@ -16,10 +18,13 @@ class Prepared(Situation):
     changes = frozenset({"app.public.pending"})
 
     async def plant(self, drill: Drill) -> None:
+        """Leave it with one row."""
         await drill.prepare(self.gid)
 
 
 class LogicalSlot(Situation):
+    """Its `catalog_xmin` never moves."""
+
     name = "logical-slot"
     summary = "a logical replication slot whose consumer is gone: catalogs cannot be frozen"
     holds_back = True
@@ -27,12 +32,15 @@ class LogicalSlot(Situation):
     consents = frozenset({Consent.SLOT})
 
     async def plant(self, drill: Drill) -> None:
+        """Make the slot; nobody reads from it."""
         await drill.value(
             f"SELECT pg_create_logical_replication_slot('{self.slot}', 'test_decoding')::text"
         )
 
 
 class PhysicalSlot(Situation):
+    """Its `xmin` is what a standby asked for last."""
+
     name = "physical-slot"
     summary = "a physical replication slot of a standby that is gone, with its last feedback"
     holds_back = True
@@ -40,6 +48,7 @@ class PhysicalSlot(Situation):
     consents = frozenset({Consent.SLOT})
 
     async def plant(self, drill: Drill) -> None:
+        """Make the slot, and be its standby for a moment."""
         await drill.value(f"SELECT pg_create_physical_replication_slot('{self.slot}', true)::text")
         standby = await drill.standby(xmin=await drill.oldest_xid(), slot=self.slot)
         await drill.wait_until(
@@ -49,15 +58,20 @@ class PhysicalSlot(Situation):
 
 
 class StandbyFeedback(Situation):
+    """`hot_standby_feedback` without a slot."""
+
     name = "standby"
     summary = "a standby whose feedback asks for rows of long ago; it reconnects when it is cut off"
     consents = frozenset({Consent.STANDBY})
 
     async def stopped(self, drill: Drill) -> None:
+        """Connect as a standby whose oldest query is as old as everything."""
         self.actor = await drill.standby(xmin=await drill.oldest_xid())
 
 
 class IdleInTransaction(Situation):
+    """It has read, and keeps its snapshot."""
+
     name = "idle"
     summary = "a session idle in a transaction that it began two billion transactions ago"
     holds_back = True
@@ -65,9 +79,11 @@ class IdleInTransaction(Situation):
     consents = frozenset({Consent.SESSION})
 
     async def plant(self, drill: Drill) -> None:
+        """Keep today's horizon."""
         await drill.pin("pin of idle")
 
     async def warm(self, drill: Drill) -> None:
+        """Begin, and read."""
         await drill.session(
             self.application,
             "BEGIN ISOLATION LEVEL REPEATABLE READ",
@@ -76,6 +92,8 @@ class IdleInTransaction(Situation):
 
 
 class LongQuery(Situation):
+    """An active session with a snapshot as old as everything."""
+
     name = "long-query"
     summary = "a query that has been running for two billion transactions"
     holds_back = True
@@ -83,9 +101,11 @@ class LongQuery(Situation):
     consents = frozenset({Consent.SESSION})
 
     async def plant(self, drill: Drill) -> None:
+        """Keep today's horizon."""
         await drill.pin("pin of query")
 
     async def warm(self, drill: Drill) -> None:
+        """Begin the query, and wait until it runs."""
         session = await drill.session(self.application)
         session.begin_query("SELECT count(*), pg_sleep(86400) FROM messages")
         await drill.wait_until(

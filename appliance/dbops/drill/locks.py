@@ -10,6 +10,8 @@ LOCK = "LOCK TABLE messages IN SHARE UPDATE EXCLUSIVE MODE"
 
 
 class EndlessLock(Situation):
+    """The lock that VACUUM takes itself."""
+
     name = "lock"
     summary = "a session holds a lock on a large table and is idle in its transaction"
     application = "stuck migration"
@@ -17,10 +19,13 @@ class EndlessLock(Situation):
     consents = frozenset({Consent.LOCK})
 
     async def stopped(self, drill: Drill) -> None:
+        """Take it, and never end."""
         self.holder = await drill.session(self.application, "BEGIN", LOCK)
 
 
 class PreparedLock(Situation):
+    """A lock that no session holds."""
+
     name = "prepared-lock"
     summary = "a young prepared transaction holds a lock on a large table"
     gid = "half a migration"
@@ -28,4 +33,5 @@ class PreparedLock(Situation):
     consents = frozenset({Consent.PREPARED_COMMIT})
 
     async def warm(self, drill: Drill) -> None:
+        """Take it and prepare the transaction."""
         await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")

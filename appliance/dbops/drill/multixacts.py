@@ -8,18 +8,24 @@ from appliance.dbops.drill.situation import Counter, Situation
 
 
 class MultixactIds(Situation):
+    """Rows locked by two transactions at once use them up."""
+
     name = "multixacts"
     summary = "no multixact IDs are left: plain inserts work, shared row locks do not"
     counter = Counter.MULTIXACTS
 
     async def loaded(self, drill: Drill) -> None:
+        """Use the first ones."""
         await drill.execute(GROUND["first_multixacts"])
 
 
 class MemberSpace(Situation):
+    """Each of two lockers takes a place in it."""
+
     name = "members"
     summary = "the space for multixact members is used up, while the age of multixacts is small"
     counter = Counter.MEMBERS
 
     async def loaded(self, drill: Drill) -> None:
+        """Use the first ones."""
         await drill.execute(GROUND["first_multixacts"])

@@ -29,19 +29,26 @@ from appliance.errors import NotFound
 
 
 class Plain(Situation):
+    """What is left when autovacuum was off for years."""
+
     name = "plain"
     summary = "every table is old and nothing stands in the way"
 
 
 class Foreign(Situation):
+    """Extensions cannot be made any more in the stop."""
+
     name = "foreign"
     summary = "a PostgreSQL that was set up without this tool: none of the extensions are there"
 
     async def plant(self, drill: Drill) -> None:
+        """Drop what `init` creates."""
         await drill.execute("DROP EXTENSION amcheck, pageinspect, pg_surgery, pg_visibility")
 
 
 class Several(Together):
+    """Each of them alone would keep the cluster stopped."""
+
     name = "several"
     summary = (
         "a prepared transaction, two slots, an idle session, a lock and a damaged index at once"

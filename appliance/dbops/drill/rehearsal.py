@@ -60,11 +60,20 @@ class Rehearsed:
 class SilentReport:
     """Is told what a run does, and keeps quiet."""
 
-    def planned(self, plan: Plan) -> None: ...
-    def started(self, step: Step) -> None: ...
-    def progressed(self, progress: Progress) -> None: ...
-    def ended(self, step: Step, result: Result) -> None: ...
-    def said(self, words: str) -> None: ...
+    def planned(self, plan: Plan) -> None:
+        """A stage begins."""
+
+    def started(self, step: Step) -> None:
+        """A step is taken."""
+
+    def progressed(self, progress: Progress) -> None:
+        """Once a second."""
+
+    def ended(self, step: Step, result: Result) -> None:
+        """A step has ended."""
+
+    def said(self, words: str) -> None:
+        """Anything else."""
 
 
 async def rehearse(
@@ -84,9 +93,6 @@ async def rehearse(
     began = time.monotonic()
     async with _watching(drill) as watch:
         outcome = await run_once(drill, situation, state_dir, policy)
-        if situation.for_a_person:
-            await situation.mend(drill)
-            outcome = await run_once(drill, situation, state_dir, policy)
     repaired_s = time.monotonic() - began
     after = await read_cluster(target.connect)
     changed = [

@@ -41,9 +41,6 @@ class Situation:
     consents: frozenset[Consent] = frozenset()
     """What has to be agreed to by name before a repair can bring writes back."""
 
-    for_a_person = False
-    """Whether no repair may do it all by itself: a person has to `mend` something first."""
-
     single_user = False
     """Whether only single-user mode helps: the server is restarted for it."""
 
@@ -68,9 +65,6 @@ class Situation:
     async def stopped(self, drill: Drill) -> None:
         """Commands that need an ID are refused from now on."""
 
-    async def mend(self, drill: Drill) -> None:
-        """What a person does where `for_a_person` says so."""
-
 
 class Together(Situation):
     """Several situations in one cluster, each at its station in the order given."""
@@ -82,24 +76,28 @@ class Together(Situation):
         self.consents = frozenset().union(*(part.consents for part in parts))
         self.changes = frozenset().union(*(part.changes for part in parts))
         assert all(part.counter is Counter.XIDS and not part.kept_old for part in parts)
-        assert not any(part.for_a_person for part in parts)
 
     async def plant(self, drill: Drill) -> None:
+        """Each part\'s."""
         for part in self._parts:
             await part.plant(drill)
 
     async def loaded(self, drill: Drill) -> None:
+        """Each part\'s."""
         for part in self._parts:
             await part.loaded(drill)
 
     async def cold(self, drill: Drill) -> None:
+        """Each part\'s."""
         for part in self._parts:
             await part.cold(drill)
 
     async def warm(self, drill: Drill) -> None:
+        """Each part\'s."""
         for part in self._parts:
             await part.warm(drill)
 
     async def stopped(self, drill: Drill) -> None:
+        """Each part\'s."""
         for part in self._parts:
             await part.stopped(drill)

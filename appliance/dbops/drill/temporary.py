@@ -16,6 +16,8 @@ SCRATCH = (
 
 
 class OrphanedTemp(Situation):
+    """Made before a crash of the server, which does not remove it."""
+
     name = "orphan"
     summary = "an old temporary table whose session was killed: no VACUUM may touch it"
     holds_back = True
@@ -23,6 +25,7 @@ class OrphanedTemp(Situation):
     single_user = True
 
     async def plant(self, drill: Drill) -> None:
+        """Make the table and kill its session's process."""
         owner = await drill.session("killed importer", SCRATCH)
         witness = await drill.session("witness")
         os.kill(owner.pid, signal.SIGKILL)
@@ -31,6 +34,8 @@ class OrphanedTemp(Situation):
 
 
 class LiveTemp(Situation):
+    """Ended in the stop, its owner could not drop it, and leaves an orphan."""
+
     name = "live-temp"
     summary = "an old temporary table of a session that lives, in a pool of connections"
     holds_back = True
@@ -39,8 +44,10 @@ class LiveTemp(Situation):
     single_user = True
 
     async def plant(self, drill: Drill) -> None:
+        """Keep today's horizon."""
         await drill.pin("pin of temp")
 
     async def warm(self, drill: Drill) -> None:
+        """Make the table."""
         # A table is born as old as the horizon of its day.
         self.owner = await drill.session(self.application, SCRATCH)

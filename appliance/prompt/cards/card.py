@@ -32,7 +32,8 @@ class Card:
     Texts hold macros as they were written. `greeting` and `examples` are the formats' `first_mes` and
     `mes_example`. `lorebooks` holds its `character_book`, if there is one. `files` are the other files
     of a CHARX by path; `image` is the portrait, which is one of these or, `from_png`, the PNG itself.
-    `warnings` are sentences for the reader who imports it.
+    `lore_placement` is what the card asks of this program in its `extensions`. `warnings` are sentences
+    for the reader who imports it.
     """
 
     version: Version
@@ -53,6 +54,7 @@ class Card:
     creator_notes: str
     character_version: str
     tags: tuple[str, ...]
+    lore_placement: str = "frozen"
     image: Image | None = None
     from_png: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -94,6 +94,14 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
         if entry.compress_type not in _METHODS:
             raise InvalidCard(f"charx: {path!r} is packed in a way not read here", param="charx")
         _check_ratio(path, entry.file_size, entry.compress_size)
+    for path in sorted(seen):
+        parts = path.split("/")
+        for end in range(1, len(parts)):
+            folder = "/".join(parts[:end])
+            if folder in seen:
+                raise InvalidCard(
+                    f"charx: {folder!r} is a file, and a folder of {path!r}", param="charx"
+                )
     return entries
 
 

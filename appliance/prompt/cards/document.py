@@ -24,6 +24,8 @@ GREETINGS_MAX = 64
 TAGS_MAX = 256
 SHOWN_NUMBER_MAX = 10**15
 UNNAMED = "Unnamed"
+LORE_PLACEMENTS = ("frozen", "as_written")
+"""`prompt.lore.books.Placement`; the first without a wish."""
 
 V1_FIELDS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
 _V1_MARKS = V1_FIELDS[1:]
@@ -68,6 +70,7 @@ def read_document(
         creator_notes=fields.shown("creator_notes"),
         character_version=fields.shown("character_version"),
         tags=fields.shown_list("tags"),
+        lore_placement="frozen" if version is Version.V1 else fields.lore_placement(),
         files=files or {},
         warnings=(*said, *fields.warnings),
     )
@@ -181,6 +184,19 @@ class _Fields:
                 f"{self.at(name)}: expected at most {TAGS_MAX} texts; all are kept, not all shown"
             )
         return tuple(text for text in texts[:TAGS_MAX] if UNSTORABLE.search(text) is None)
+
+    def lore_placement(self) -> str:
+        """What the card asks of this program: `extensions.appliance.lore_placement`."""
+        more = self._root.get("extensions")
+        own = more.get("appliance") if isinstance(more, dict) else None
+        asked = own.get("lore_placement") if isinstance(own, dict) else None
+        if asked is None or asked in LORE_PLACEMENTS:
+            return asked or LORE_PLACEMENTS[0]
+        self.warnings.append(
+            f"{self.at('extensions.appliance.lore_placement')}: expected one of "
+            f"{', '.join(LORE_PLACEMENTS)}; the lore is {LORE_PLACEMENTS[0]}"
+        )
+        return LORE_PLACEMENTS[0]
 
 
 def _checked(value: Any, path: str, chars_max: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ PIXELS_MAX = 32 * 1024 * 1024
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _JPEG_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_SEGMENTS_MAX = 4096
+"""Looked at before the frame: a profile of 16 MiB takes 256."""
+
+_NO_FILL_BYTE = re.compile(rb"[^\xff]")
 _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
@@ -65,13 +70,14 @@ def _png_size(data: bytes) -> tuple[int, int]:
 def _jpeg_size(data: bytes) -> tuple[int, int]:
     """ITU-T T.81, B.2.2: the frame header has the lines, then the samples a line."""
     at = 2
-    while at < len(data):
+    for _ in range(_JPEG_SEGMENTS_MAX):
         if data[at] != 0xFF:
             raise ValueError("no marker")
+        found = _NO_FILL_BYTE.search(data, at)
+        if found is None:
+            raise ValueError("fill bytes to the end")
+        at = found.start() - 1
         marker = data[at + 1]
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
         if marker in _JPEG_START_OF_FRAME:
             height, width = struct.unpack_from(">HH", data, at + 5)
             return width, height
@@ -82,7 +88,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
         if length < 2:
             raise ValueError("a segment without its length")
         at += 2 + length
-    raise ValueError("no frame")
+    raise ValueError("no frame among the first segments")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

@@ -20,6 +20,9 @@ RECURSION_MAX = 8
 CALLED_MAX = 512
 """Entries of one book at one message beyond which contents call up no more."""
 
+MEASURED_MAX = 1024
+"""Entries of one message whose tokens are counted at most."""
+
 TOKEN_BUDGET_DEFAULT = 1024
 """For a book that sets none."""
 
@@ -67,10 +70,12 @@ def activated(
     """
     kept: list[tuple[int, int, LoreEntry]] = []
     for number, book in enumerate(books):
+        budget = min(book.book.token_budget or TOKEN_BUDGET_DEFAULT, tokens_max)
         turn = _Turn(book=book, found=[found[number] for found in recent], before=before, seed=seed)
-        called = [(number, index, book.book.entries[index]) for index in sorted(turn.called())]
-        budget = book.book.token_budget or TOKEN_BUDGET_DEFAULT
-        kept += _within(called, min(budget, tokens_max), tokens_of)
+        indexes = turn.called()
+        indexes -= _constants_too_many(book, indexes, before, budget, tokens_of)
+        called = [(number, index, book.book.entries[index]) for index in sorted(indexes)]
+        kept += _within(called, budget, tokens_of)
     kept = _once(_within(kept, tokens_max, tokens_of))
     kept.sort(key=lambda item: (item[2].insertion_order, item[0], item[1]))
     return tuple(entry for _, _, entry in kept)
@@ -155,18 +160,50 @@ class _Turn:
         return int.from_bytes(digest, "little") / 2**64 * 100 < entry.probability
 
 
+def _constants_too_many(
+    book: CompiledBook,
+    called: set[int],
+    before: Before,
+    budget: int,
+    tokens_of: Callable[[LoreEntry], int],
+) -> set[int]:
+    """Of the entries called up without a key, those beyond the budget of all that stand in the prompt.
+
+    Were it for each message anew, a book of constants would come in whole, message by message.
+    """
+    entries = book.book.entries
+    new = {index for index in called if book.needs[index].always}
+    if not new:
+        return set()
+    old = {
+        index
+        for index in book.standing
+        if book.needs[index].always and entries[index].digest in before.active
+    }
+    both = [(0, index, entries[index]) for index in sorted(new | old)]
+    return new - {index for _, index, _ in _within(both, budget, tokens_of)}
+
+
 def _within(
     called: list[tuple[int, int, LoreEntry]], budget: int, tokens_of: Callable[[LoreEntry], int]
 ) -> list[tuple[int, int, LoreEntry]]:
-    """Without what alone is over the budget, and without the least important until the rest fits."""
-    sizes = [(tokens_of(item[2]), item) for item in called]
-    kept = [(size, item) for size, item in sizes if size <= budget]
-    total = sum(size for size, _ in kept)
-    kept.sort(key=lambda pair: _rank(pair[1][2]), reverse=True)
-    while total > budget:
-        size, _ = kept.pop()
-        total -= size
-    return sorted((item for _, item in kept), key=lambda item: item[:2])
+    """The most important of them, as many as fit: the least important go until the rest does.
+
+    What alone is over the budget is passed over. Measured from the most important on and no further than
+    the first that does not fit: of thousands, a budget's worth. MEASURED_MAX are looked at.
+    """
+    ranked = sorted(called, key=lambda item: _rank(item[2]), reverse=True)[:MEASURED_MAX]
+    kept: list[tuple[int, int, LoreEntry]] = []
+    total = 0
+    for item in ranked:
+        size = tokens_of(item[2])
+        if size > budget:
+            continue
+        total += size
+        if total > budget:
+            break
+        kept.append(item)
+    return sorted(kept, key=lambda item: item[:2])
 
 
 def _rank(entry: LoreEntry) -> tuple[bool, float]:

@@ -18,6 +18,9 @@ Found: TypeAlias = frozenset[int]
 
 NOTHING: Found = frozenset()
 
+_NEVER = ("(", True)
+"""A pattern that is refused: it keeps the place of one that is not looked for."""
+
 _OPERATORS = frozenset("\\^$.|?*+()[]{}/")
 """Characters that mean something in a regular expression, or begin one."""
 
@@ -61,11 +64,10 @@ class CompiledBook:
 
     @classmethod
     def of(cls, book: Lorebook) -> CompiledBook:
-        """Compile a book: some 30 ms for 10,000 entries, at most a second for hostile expressions."""
+        """Compile a book: some 30 ms for 10,000 entries, some seconds for hostile expressions."""
         numbers = _Numbers()
         asked = [_needs(entry, numbers) for entry in book.entries]
-        matcher = LoreMatcher(keys=list(numbers.plain), patterns=list(numbers.patterns))
-        refused = dict(matcher.refused)
+        matcher, refused = _matcher(list(numbers.plain), list(numbers.patterns))
         needs = tuple(_counted(one, len(numbers.plain), refused) for one in asked)
         called: dict[int, list[int]] = {}
         for index, need in enumerate(needs):
@@ -95,6 +97,35 @@ class CompiledBook:
         """How many of the latest messages an entry's keys are looked for in."""
         own = entry.decorators.scan_depth
         return self.book.scan_depth if own is None else own
+
+
+def _matcher(
+    keys: list[tuple[str, bool, bool]], patterns: list[tuple[str, bool]]
+) -> tuple[LoreMatcher, Mapping[int, str]]:
+    """The matcher, and the patterns that it does not look for, with the reasons.
+
+    Where all patterns together are too large, the first that fit are kept: the longest such beginning is
+    looked for by halves, some ten compilations.
+    """
+    matcher = LoreMatcher(keys=keys, patterns=patterns)
+    refused = dict(matcher.refused)
+    usable = [index for index in range(len(patterns)) if _is_of_all(refused.get(index))]
+    if not usable:
+        return matcher, refused
+    fits, over = 0, len(usable)
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        tried = LoreMatcher(keys=[], patterns=[patterns[index] for index in usable[:middle]])
+        fits, over = (fits, middle) if tried.refused else (middle, over)
+    left = dict.fromkeys(usable[fits:], "the book's expressions before it leave no room for it")
+    kept = [_NEVER if index in left else pattern for index, pattern in enumerate(patterns)]
+    matcher = LoreMatcher(keys=keys, patterns=kept)
+    return matcher, {**dict(matcher.refused), **left}
+
+
+def _is_of_all(reason: str | None) -> bool:
+    """Whether a pattern is refused for the size of all of them."""
+    return reason is not None and reason.startswith("the book's expressions are")
 
 
 class _Numbers:

@@ -13,6 +13,7 @@ _GIVEN = """\
   user: {description: What the user is called., default: "", sample: Tom}
   persona: {description: Who the user is., default: "", sample: A sailor.}
   note: {description: An author's note., default: "", sample: ""}
+  pinned: {type: list, description: Texts that the user has pinned., default: [], sample: [It rains.]}
 ---
 """
 """The inputs that every conversation gives, after a template's own."""
@@ -28,6 +29,11 @@ _AROUND = """\
   role: system
   if: persona
   content: "{{ persona }}"
+- name: pinned memory
+  zone: pinned
+  role: system
+  for_each: memory in pinned
+  content: "{{ memory }}"
 - name: history
   zone: history
 - name: author's note
@@ -41,7 +47,7 @@ _AROUND = """\
   if: character.post_history
   content: "{{ character.post_history }}"
 """
-"""Who the user is, the conversation, and what is said after it: the end of both templates."""
+"""Who the user is, what is pinned, the conversation, what is said after it: the end of all templates."""
 
 _DEFAULT = (
     """\
@@ -97,6 +103,41 @@ inputs:
 )
 
 
+_GROUP = (
+    """\
+name: group
+description: Who is there, each with their system text and example dialogues, the conversation.
+inputs:
+  character:
+    type: map
+    scope: character
+    sample:
+      {names: [Mara, Ben], members: [{name: Mara, system: You are Mara.}, {name: Ben, system: You}],
+       examples: [{name: Mara, text: "User: Hello?"}], post_history: ""}
+"""
+    + _GIVEN
+    + """\
+- name: group
+  zone: character
+  role: system
+  content: "This is a conversation with {{ character.names | join(', ') }}. Before each message stands
+    who answers it. Answer as that one alone, without a name in front."
+- name: member
+  zone: character
+  role: system
+  for_each: member in character.members
+  content: "About {{ member.name }}:\\n{{ member.system }}"
+- name: example
+  zone: character
+  role: system
+  for_each: dialogue in character.examples
+  truncation_priority: 1
+  content: "An example of how {{ dialogue.name }} talks:\\n{{ dialogue.text }}"
+"""
+    + _AROUND
+)
+
+
 @cache
 def built_in() -> Template:
     """The template of a character that names none."""
@@ -107,3 +148,9 @@ def built_in() -> Template:
 def of_cards() -> Template:
     """The template of a character that is a card."""
     return template_of(_CARD, "the built-in template of cards")
+
+
+@cache
+def of_groups() -> Template:
+    """The template of a conversation with several characters."""
+    return template_of(_GROUP, "the built-in template of groups")

@@ -19,7 +19,7 @@ HISTORY = "history"
 
 PERSONA_INPUTS = frozenset({"user", "persona"})
 NOTE_INPUT = "note"
-PRIVATE = PERSONA_INPUTS | {NOTE_INPUT}
+PRIVATE = PERSONA_INPUTS | {NOTE_INPUT, "pinned"}
 """Inputs that every conversation gives of its own user: never public in the cache."""
 
 _FRONT = ("name", "description", "inputs")

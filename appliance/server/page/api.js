@@ -78,6 +78,14 @@ export async function imageUrl(path) {
   return response.ok ? URL.createObjectURL(await response.blob()) : null;
 }
 
+/** A file's bytes, its name, and what it could not hold (a sentence, or null). */
+export async function download(path) {
+  const response = await send("GET", path);
+  if (!response.ok) throw await failure(response);
+  const name = /filename="([^"]+)"/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "card";
+  return { blob: await response.blob(), name, left: response.headers.get("X-Card-Not-Carried") };
+}
+
 /** One stream: yields {name, data} for every event; comments (pings) are skipped. */
 export async function* stream(path, body, signal) {
   const response = await send("POST", path, body, signal);

@@ -1,9 +1,11 @@
 // The chat page: holds what is shown, wires the parts together, runs one turn at a time.
 
-import { ApiError, call, imageUrl, setKey, stream, upload } from "/page/api.js";
+import { ApiError, call, download, imageUrl, setKey, stream, upload } from "/page/api.js";
 import { Picker, portrait } from "/page/characters.js";
 import { fillIcons } from "/page/icons.js";
 import { Itemisation } from "/page/itemisation.js";
+import { shownName } from "/page/names.js";
+import { ScenePanel } from "/page/scene.js";
 import { Sidebar } from "/page/sidebar.js";
 import { Transcript } from "/page/transcript.js";
 import { Tree } from "/page/tree.js";
@@ -36,6 +38,7 @@ const transcript = new Transcript({
   onSuggest: (text) => send(text),
   onItemise: (message) => itemise(message),
   onChoose: () => openPicker(),
+  nameOf: (id) => nameOf(id),
 });
 const itemisation = new Itemisation();
 const sidebar = new Sidebar({
@@ -49,8 +52,12 @@ const sidebar = new Sidebar({
 const picker = new Picker({
   onChoose: (character) => startWith(character),
   onFiles: (files) => bringIn(files),
+  onExport: (character) => saveCard(character),
+  onRemove: (character) => removeCharacter(character),
   portraitOf: (character) => portraitOf(character),
 });
+
+const scenePanel = new ScenePanel({ onSave: (changes) => saveScene(changes) });
 
 // ---- what is shown ----
 
@@ -61,6 +68,7 @@ function show() {
   element("title").textContent = title;
   document.title = state.current ? `${title} – Chat` : "Chat";
   showSpeaker();
+  showMembers();
   if (state.turn) return;
   if (state.tree.byId.size) transcript.show(state.tree, false);
   else transcript.showEmpty(speaker()?.suggestions ?? []);
@@ -87,7 +95,7 @@ function explained(message) {
 
 /** What a conversation is called before it has a title: by whom it is with. */
 function titleOf(conversation) {
-  if (conversation?.title) return conversation.title;
+  if (conversation?.title) return shownName(conversation.title) || "Untitled";
   const character = state.characters.find((item) => item.id === conversation?.character);
   const isDefault = !character || character === state.characters[0];
   return isDefault ? "New conversation" : character.name;
@@ -97,6 +105,22 @@ function titleOf(conversation) {
 function speaker() {
   const id = state.current?.character;
   return id ? state.characters.find((item) => item.id === id) : state.characters[0];
+}
+
+function nameOf(id) {
+  return state.characters.find((item) => item.id === id)?.name ?? id;
+}
+
+/** In a group: who is to answer next. */
+function showMembers() {
+  const members = state.current?.members ?? [];
+  const choice = element("next-speaker-choice");
+  element("next-speaker").hidden = !members.length;
+  const options = [["", "whoever is named, else the next"], ...members.map((id) => [id, nameOf(id)])];
+  const key = JSON.stringify(options);
+  if (choice.dataset.key === key) return;
+  choice.dataset.key = key;
+  choice.replaceChildren(...options.map(([value, text]) => new Option(text, value)));
 }
 
 function showSpeaker() {
@@ -179,11 +203,12 @@ async function load(id) {
   state.tree = new Tree(messages, conversation.head_id);
 }
 
-async function open(id) {
+/** Show a conversation. It is a place to come back to, unless the reader comes from there (`back`). */
+async function open(id, { back = false } = {}) {
   leaveTurn();
   notice(null);
+  if (!back && id !== state.wantedId) history.pushState(null, "", `#${id}`);
   state.wantedId = id;
-  history.replaceState(null, "", `#${id}`);
   try {
     await guarded(() => load(id));
   } finally {
@@ -193,15 +218,22 @@ async function open(id) {
   }
 }
 
-function startNew() {
+function startNew({ back = false } = {}) {
   leaveTurn();
   notice(null);
+  if (!back && state.wantedId) history.pushState(null, "", location.pathname);
   state.wantedId = null;
   state.current = null;
   state.tree = new Tree([], null);
-  history.replaceState(null, "", location.pathname);
   show();
   field.focus();
+}
+
+/** The browser's back and forward. */
+function showPlace() {
+  const id = location.hash.slice(1);
+  if (id) open(id, { back: true });
+  else startNew({ back: true });
 }
 
 async function rename(conversation, title) {
@@ -211,14 +243,25 @@ async function rename(conversation, title) {
   await guarded(refreshList);
 }
 
-async function remove(conversation) {
+/** Ask before something is done that cannot be taken back. */
+async function confirmed({ title, text, deed }) {
   const dialog = element("confirm-dialog");
-  element("confirm-text").textContent =
-    `“${titleOf(conversation)}” and all its messages will be gone for good.`;
+  element("confirm-title").textContent = title;
+  element("confirm-text").textContent = text;
+  element("confirm-yes").textContent = deed;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
-  if (dialog.returnValue !== "yes") return;
+  return dialog.returnValue === "yes";
+}
+
+async function remove(conversation) {
+  const isSure = await confirmed({
+    title: "Delete this conversation?",
+    text: `“${titleOf(conversation)}” and all its messages will be gone for good.`,
+    deed: "Delete",
+  });
+  if (!isSure) return;
   if (conversation.id === state.current?.id) startNew();
   await guarded(() => call("DELETE", `/api/conversations/${conversation.id}`));
   await guarded(refreshList);
@@ -238,9 +281,14 @@ async function showVersion(message) {
 
 async function refreshCharacters() {
   const { characters, may_import: mayImport } = await call("GET", "/v1/characters");
-  state.characters = characters;
+  state.characters = characters.map((item, index) => ({
+    ...item,
+    name: shownName(item.name) || item.id,
+    description: shownName(item.description),
+    is_default: index === 0,
+  }));
   state.mayImport = mayImport;
-  picker.show(characters, { mayImport, currentId: speaker()?.id });
+  picker.show(state.characters, { mayImport, currentId: speaker()?.id });
 }
 
 function openPicker() {
@@ -266,6 +314,77 @@ async function startWith(character) {
   });
 }
 
+/** Save a character as a card of the newest version; what no card can hold is said. */
+async function saveCard(character) {
+  try {
+    const { blob, name, left } = await download(`/v1/characters/${character.id}/card?version=3`);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    picker.say([`${character.name} is saved as ${name}.`, ...(left ? [`A card cannot hold: ${left}.`] : [])]);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    picker.say([error.message], { bad: true });
+  }
+}
+
+async function removeCharacter(character) {
+  const isSure = await confirmed({
+    title: `Take ${character.name} from the list?`,
+    text: "No new conversation can begin with this character. Those that have begun go on.",
+    deed: "Take away",
+  });
+  if (!isSure) return;
+  try {
+    await call("DELETE", `/v1/characters/${character.id}?confirm=production`);
+    await refreshCharacters();
+    picker.say([`${character.name} is no longer listed.`]);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    picker.say([error.message], { bad: true });
+  }
+}
+
+// ---- what the reader sets ----
+
+function openScene() {
+  const empty = { persona: null, note: null, pinned: [], members: [] };
+  const newest = state.tree.path().findLast((message) => message.usage);
+  scenePanel.open({
+    scene: { ...empty, ...(state.current ?? {}) },
+    own: state.current?.character ?? state.characters[0]?.id,
+    characters: state.characters,
+    tokens: newest?.usage.prompt_tokens ?? 0,
+  });
+}
+
+async function saveScene(changes) {
+  if (!Object.keys(changes).length) {
+    scenePanel.close();
+    return;
+  }
+  try {
+    if (state.current) {
+      const path = `/api/conversations/${state.current.id}`;
+      const changed = await call("PATCH", path, changes);
+      state.current = { ...state.current, ...changed };
+      if (changed.recompute_tokens) {
+        announce(`The next reply computes ${changed.recompute_tokens} tokens again.`);
+      }
+    } else {
+      const created = await call("POST", "/api/conversations", changes);
+      await open(created.id);
+    }
+    scenePanel.close();
+    await guarded(refreshList);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    scenePanel.say(error.message);
+  }
+}
+
 /** Import cards one after the other; each that is refused says why, the others are there. */
 async function bringIn(files) {
   openPicker();
@@ -277,12 +396,13 @@ async function bringIn(files) {
     try {
       const { character, warnings, created } = await upload("/v1/characters", file);
       last = character.id;
-      said.push(created ? `${character.name} is here.` : `${character.name} was here already.`);
+      const name = shownName(character.name) || character.id;
+      said.push(created ? `${name} is here.` : `${name} was here already.`);
       said.push(...warnings);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       refused += 1;
-      said.push(`${file.name} was not imported: ${error.message}`);
+      said.push(`${shownName(file.name)} was not imported: ${error.message}`);
     }
   }
   picker.setBusy(false);
@@ -297,7 +417,7 @@ async function send(text, { parentId, isEdit = false } = {}) {
   if (state.turn || !text.trim()) return;
   notice(null);
   if (isEdit) hideFrom(parentId);
-  const body = { text, ...SAMPLING };
+  const body = { text, ...speakerAsked(), ...SAMPLING };
   if (isEdit) body.parent_id = parentId;
   else if (state.tree.headId) body.parent_id = state.tree.headId;
   if (!isEdit) setComposer("");
@@ -306,11 +426,17 @@ async function send(text, { parentId, isEdit = false } = {}) {
   if (!taken && !isEdit && !field.value) setComposer(text);
 }
 
+/** In a group, whom the reader wants to answer. */
+function speakerAsked() {
+  const speaker = state.current?.members?.length ? element("next-speaker-choice").value : "";
+  return speaker ? { speaker } : {};
+}
+
 async function regenerate(message) {
   if (state.turn) return;
   notice(null);
   hideFrom(message.parent_id);
-  await runTurn("regenerate", { message_id: message.id, ...SAMPLING }, null);
+  await runTurn("regenerate", { message_id: message.id, ...speakerAsked(), ...SAMPLING }, null);
 }
 
 /** Show the conversation only up to a message: what follows is being replaced. */
@@ -348,6 +474,7 @@ async function runTurn(action, body, userText) {
 function takeEvent(turn, { name, data }) {
   if (name === "turn") {
     turn.taken = true;
+    transcript.speaks(data.speaker);
     transcript.usage({ prompt_tokens: data.prompt_tokens, cached_tokens: data.prefix_hit_tokens });
     if (data.messages_dropped) {
       announce(`The oldest ${data.messages_dropped} messages no longer fit and were left out.`);
@@ -434,6 +561,8 @@ element("composer").addEventListener("submit", (event) => {
   send(field.value.trim());
 });
 element("stop").addEventListener("click", stop);
+element("open-scene").addEventListener("click", openScene);
+addEventListener("popstate", showPlace);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.turn && !document.querySelector("dialog[open]")) stop();
 });
@@ -444,7 +573,7 @@ async function start() {
   await guarded(async () => {
     await refreshList();
     const isThere = state.conversations.some((item) => item.id === wanted);
-    if (isThere && !state.wantedId && !state.turn) await open(wanted);
+    if (isThere && !state.wantedId && !state.turn) await open(wanted, { back: true });
     await refreshCharacters();
     const models = await call("GET", "/v1/models");
     state.model = models.data[0]?.id ?? "";

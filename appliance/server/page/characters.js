@@ -1,14 +1,14 @@
 // The characters one can talk to: a grid to choose from, cards brought in by button or by drop. Reports
 // choices and files; never calls the server.
 
-import { icon } from "/page/icons.js";
+import { icon, iconButton } from "/page/icons.js";
 
 const element = (id) => document.getElementById(id);
 const NAMES_OF_KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
 
 export class Picker {
-  constructor({ onChoose, onFiles, portraitOf }) {
-    this.handlers = { onChoose, onFiles };
+  constructor({ onChoose, onFiles, onExport, onRemove, portraitOf }) {
+    this.handlers = { onChoose, onFiles, onExport, onRemove };
     this.portraitOf = portraitOf;
     this.dialog = element("picker");
     this.grid = element("picker-grid");
@@ -73,7 +73,7 @@ export class Picker {
   }
 
   focusOn(id) {
-    const found = [...this.grid.querySelectorAll("button")].find((button) => button.dataset.id === id);
+    const found = [...this.grid.querySelectorAll(".character")].find((button) => button.dataset.id === id);
     found?.scrollIntoView({ block: "nearest" });
     found?.focus();
   }
@@ -102,13 +102,23 @@ export class Picker {
     }
     button.append(portrait(character, this.portraitOf), words);
     button.addEventListener("click", () => this.handlers.onChoose(character));
-    place.append(button);
+    const tools = document.createElement("span");
+    tools.className = "character-tools";
+    tools.append(
+      iconButton("send_out", `Save ${character.name} as a card`, "row-tool", () => this.handlers.onExport(character)),
+    );
+    if (this.mayImport && !character.is_default) {
+      tools.append(
+        iconButton("trash", `Take ${character.name} from the list`, "row-tool", () => this.handlers.onRemove(character)),
+      );
+    }
+    place.append(button, tools);
     return place;
   }
 
   moveFocus(event) {
     if (!NAMES_OF_KEYS.has(event.key)) return;
-    const buttons = [...this.grid.querySelectorAll("button")];
+    const buttons = [...this.grid.querySelectorAll(".character")];
     const at = buttons.indexOf(document.activeElement);
     if (at < 0) return;
     event.preventDefault();

@@ -69,13 +69,20 @@ function barOf(told) {
     item.append(element("span", `zone-dot zone-${zone}`), `${zone} ${count.format(tokens)}`);
     legend.append(item);
   }
-  const free = told.limit - told.tokens;
-  const rest = element("span", "zone-free");
-  rest.style.flexGrow = Math.max(free, 0);
-  bar.append(rest);
-  const item = element("li");
-  item.append(element("span", "zone-dot zone-free"), `free ${count.format(free)}`);
-  legend.append(item);
+  // As the sentence above counts: what a prompt may still take, and apart from it the reply's room.
+  const room = told.limit - told.reserve;
+  for (const [name, tokens] of [
+    ["free", Math.max(room - told.tokens, 0)],
+    ["for the reply", Math.min(told.reserve, told.limit - told.tokens)],
+  ]) {
+    const kind = name === "free" ? "zone-free" : "zone-reply";
+    const rest = element("span", kind);
+    rest.style.flexGrow = tokens;
+    bar.append(rest);
+    const item = element("li");
+    item.append(element("span", `zone-dot ${kind}`), `${name} ${count.format(tokens)}`);
+    legend.append(item);
+  }
   return [bar, legend];
 }
 

@@ -9,8 +9,9 @@ const NEAR_END_PX = 56;
 const count = new Intl.NumberFormat("en");
 
 export class Transcript {
-  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose }) {
+  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose, nameOf }) {
     this.handlers = { onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose };
+    this.nameOf = nameOf;
     this.root = document.getElementById("transcript");
     this.scroller = document.getElementById("scroller");
     this.latest = document.getElementById("to-latest");
@@ -93,6 +94,8 @@ export class Transcript {
     if (message.role === "user") body.textContent = message.text;
     else body.append(render(message.text));
     article.dataset.id = message.id;
+    const who = this.whoLine(message.speaker);
+    if (who) article.append(who);
     article.append(body);
     if (message.role === "assistant") {
       const ending = endingOf(message);
@@ -114,6 +117,22 @@ export class Transcript {
     }
     article.append(tools);
     return article;
+  }
+
+  /** Who speaks, where there are several. */
+  whoLine(speaker) {
+    const name = speaker && this.nameOf(speaker);
+    if (!name) return null;
+    const line = document.createElement("p");
+    line.className = "who";
+    line.textContent = name;
+    return line;
+  }
+
+  /** The turn has begun, and this member answers. */
+  speaks(speaker) {
+    const who = this.live && this.whoLine(speaker);
+    if (who) this.live.body.before(who);
   }
 
   swipes(message, siblings, busy) {

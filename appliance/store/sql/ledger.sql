@@ -1,7 +1,7 @@
 -- name: open_conversation
 -- $1 tenant, $2 conversation, $3 title, $4 character or null, $5 scene or null, $6 when, $7 the version of
--- the character whose greetings they are, or null; $8 turn keys, $9 message ids, $10 texts of the greetings:
--- openings without a parent, the first of which is shown. They are read in the order of their times, hence the
+-- the character whose greetings they are, or null; $8 turn keys, $9 message ids, $10 texts of the greetings,
+-- $11 their speakers (null outside of groups): openings without a parent, the first of which is shown. They are read in the order of their times, hence the
 -- microseconds between. One statement: a conversation that is there has its greetings.
 WITH conversation AS (
     INSERT INTO appliance.conversations (
@@ -14,12 +14,13 @@ WITH conversation AS (
 ), greeting AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
-        role, text, finish_reason)
+        role, text, finish_reason, speaker)
     SELECT $1::text, $2::uuid, given.message_id, NULL, given.turn_key, 0,
-           $6::timestamptz + given.place * interval '1 microsecond', 'assistant', given.text, 'stop'
+           $6::timestamptz + given.place * interval '1 microsecond', 'assistant', given.text, 'stop',
+           given.speaker
     FROM conversation
-    CROSS JOIN unnest($8::uuid[], $9::uuid[], $10::text[])
-        WITH ORDINALITY AS given (turn_key, message_id, text, place)
+    CROSS JOIN unnest($8::uuid[], $9::uuid[], $10::text[], $11::text[])
+        WITH ORDINALITY AS given (turn_key, message_id, text, speaker, place)
 )
 SELECT EXISTS (SELECT FROM conversation) AS is_new;
 
@@ -50,18 +51,18 @@ LIMIT $2::integer;
 -- look-up by primary key; joined plainly, the planner would read the whole conversation once.
 WITH RECURSIVE path AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
       AND message_id IS DISTINCT FROM $4::uuid
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
            m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
-           m.prompt_version, m.scene_digest, m.created_at
+           m.prompt_version, m.scene_digest, m.anchor_id, m.speaker, m.created_at
     FROM path
     CROSS JOIN LATERAL (
         SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = path.parent_id
         LIMIT 1
@@ -69,17 +70,17 @@ WITH RECURSIVE path AS (
     WHERE path.parent_id IS DISTINCT FROM $4::uuid
 )
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
 FROM path
 ORDER BY depth;
 
 -- name: messages
 -- The whole tree, parents before children; of a tree larger than the limit, the newest messages.
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
 FROM (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid
     ORDER BY created_at DESC, depth DESC
@@ -89,7 +90,7 @@ ORDER BY created_at, depth;
 
 -- name: get_message
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
 FROM appliance.messages
 WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid;
 
@@ -99,7 +100,8 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- $12..$19 reply: id, role, text, token ids, tokenizer, finish reason, prompt tokens, hit tokens,
 -- $20 the version its prompt was made with, or null: the conversation's if it has none yet,
 -- $21 lore of the user's message or null, $22 digest of what the user had set, or null,
--- $23 when it ended, of a turn that waited in the journal, or null: now.
+-- $23 when it ended, of a turn that waited in the journal, or null: now,
+-- $24 the member of a group who speaks, or null.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
@@ -140,10 +142,10 @@ WITH conversation AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
         role, text, token_ids, tokenizer, finish_reason, prompt_tokens, prefix_hit_tokens,
-        prompt_version, scene_digest)
+        prompt_version, scene_digest, anchor_id, speaker)
     SELECT $1::text, $2::uuid, $12::uuid, p.parent_id, $3::uuid, p.depth, p.created_at,
            $13::text, $14::text, $15::bytea, $16::text, $17::text, $18::integer, $19::integer,
-           $20::text, $22::bytea
+           $20::text, $22::bytea, $6::uuid, $24::text
     FROM reply_place AS p
     ON CONFLICT DO NOTHING
     RETURNING message_id, created_at
@@ -166,28 +168,28 @@ SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
 WITH first AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id = $4::uuid
     UNION ALL
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id IS NULL AND $4::uuid IS NULL
 ), turn AS (
     SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
     FROM first
     UNION ALL
     SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
            m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
-           m.prompt_version, m.scene_digest, m.created_at
+           m.prompt_version, m.scene_digest, m.anchor_id, m.speaker, m.created_at
     FROM first
     CROSS JOIN LATERAL (
         SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, created_at
+               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
           AND parent_id = first.message_id
@@ -195,7 +197,7 @@ WITH first AS (
     ) AS m
 )
 SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, created_at
+       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
 FROM turn
 ORDER BY depth;
 
@@ -217,8 +219,10 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
           created_at, updated_at;
 
--- name: left_prompt_versions
-SELECT coalesce(left_prompt_versions, ARRAY[]::text[]) AS versions
+-- name: past
+SELECT coalesce(left_prompt_versions, ARRAY[]::text[]) AS versions,
+       coalesce(left_scenes, ARRAY[]::jsonb[]) AS scenes,
+       coalesce(is_untraceable, false) AS is_untraceable
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 
@@ -232,8 +236,13 @@ RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prom
           created_at, updated_at;
 
 -- name: set_scene
+-- The scene before is kept, the latest 32 of them. Without its note: where that is not frozen in messages, it
+-- stands behind them.
 UPDATE appliance.conversations
-SET scene = $3::jsonb
+SET scene = $3::jsonb,
+    left_scenes = (array_prepend(scene - 'note', array_remove(left_scenes, scene - 'note')))[1:32],
+    is_untraceable =
+        is_untraceable OR cardinality(array_remove(left_scenes, scene - 'note')) >= 32
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
           created_at, updated_at;
@@ -291,7 +300,8 @@ LIMIT 1;
 
 -- name: repair_head
 UPDATE appliance.conversations
-SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at)
+SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at),
+    is_untraceable = is_untraceable OR $5::boolean
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
           created_at, updated_at;

@@ -80,6 +80,19 @@ INSERT INTO appliance.prompt_moves (name, label, from_version, to_version, prote
 SELECT name, label, $4::text, version, protected, $6::text, $7::text FROM now_at
 RETURNING name, label, from_version, to_version, protected, author, message, moved_at;
 
+-- name: remove_label
+-- $1 name, $2 label, $3 the version where it stands, $4 author, $5 message, $6 whether a protected label may go.
+-- The history tells it as a move that leads nowhere else.
+WITH removed AS (
+    DELETE FROM appliance.prompt_labels
+    WHERE name = $1::text AND label = $2::text AND version = $3::text
+      AND ($6::boolean OR NOT protected)
+    RETURNING name, label, version, protected
+)
+INSERT INTO appliance.prompt_moves (name, label, from_version, to_version, protected, author, message)
+SELECT name, label, version, version, protected, $4::text, $5::text FROM removed
+RETURNING move_id;
+
 -- name: moves
 SELECT name, label, from_version, to_version, protected, author, message, moved_at
 FROM appliance.prompt_moves

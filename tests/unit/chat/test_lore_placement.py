@@ -81,7 +81,7 @@ async def test_entries_stand_where_the_card_says_and_go_when_nobody_calls_them(
 def test_a_format_without_system_texts_between_messages_has_lore_in_the_message() -> None:
     (bare,) = conversation(("user", "Hello"))
     message = replace(bare, token_ids=b"\1\0\0\0")
-    lore = (FrozenText(name="a", text="One."), FrozenText(name="b", text="Two."))
+    lore = (FrozenText(name="a", text="One.", entry="7"), FrozenText(name="b", text="Two."))
     (folded,) = with_texts(message, lore, takes_leads=False)
     assert folded.content == "One.\n\nTwo.\n\nHello"
     assert folded.token_ids is None  # those of the message alone

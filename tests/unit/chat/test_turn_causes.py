@@ -223,7 +223,7 @@ async def another_name_in_a_card_that_says_it() -> ExplainedChat:
 async def a_persona_of_which_only_the_digest_is_left() -> ExplainedChat:
     chat = await three_turns()
     await chat.answer(
-        chat.turns[-1].path[:-1], is_scene_known=False, scene_digest=Scene(members=("x",)).digest
+        chat.turns[-1].path[:-1], is_scene_known=False, scene_digest=Scene(pinned=("x",)).digest
     )
     return chat
 

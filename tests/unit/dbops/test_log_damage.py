@@ -5,14 +5,14 @@ from __future__ import annotations
 from appliance.dbops.log_damage import damage_in_log
 
 LOG = """\
-2026-11-30 03:00:00 UTC [7] LOG:  database system is ready to accept connections
-2026-11-30 03:00:01 UTC [8] app ERROR:  invalid page in block 5 of relation base/16384/16400
-2026-11-30 03:00:02 UTC [8] app ERROR:  invalid page in block 5 of relation "base/16384/16400"
-2026-11-30 03:00:03 UTC [8] ERROR:  could not read block 7 in file "global/1262": read only 0 of 8192 bytes
-2026-11-30 03:00:04 UTC [8] ERROR:  invalid page in block 9 of relation pg_tblspc/16390/PG_15_202209061/16384/16401
-2026-11-30 03:00:05 UTC [8] ERROR:  index "turns_key" contains corrupted page at block 3
-2026-11-30 03:00:06 UTC [8] ERROR:  failed to re-find parent key in index "heads_key" for deletion target page 12
-2026-11-30 03:00:07 UTC [8] ERROR:  duplicate key value violates unique constraint "turns_key"
+03:00:00 [7] LOG:  database system is ready to accept connections
+03:00:01 [8] app ERROR:  invalid page in block 5 of relation base/16384/16400
+03:00:02 [8] app ERROR:  invalid page in block 5 of relation "base/16384/16400"
+03:00:03 [8] ERROR:  could not read block 7 in file "global/1262": read only 0 of 8192 bytes
+03:00:04 [8] ERROR:  invalid page in block 9 of relation pg_tblspc/16390/PG_15/16384/16401
+03:00:05 [8] ERROR:  index "turns_key" contains corrupted page at block 3
+03:00:06 [8] ERROR:  failed to re-find parent key in index "heads_key" for deletion target page 12
+03:00:07 [8] ERROR:  duplicate key value violates unique constraint "turns_key"
 """
 
 

@@ -31,7 +31,7 @@ def names(*numbers: int) -> list[str]:
         # Past the end of the ring.
         ([82_039, 82_040, 0, 1], 1, 4),
         ([82_039, 82_040, 0, 1], 82_040, 4),
-        # A stretch of files is missing, as where the counter was moved by hand: it is in use all the same.
+        # Files are missing, as where the counter was moved by hand: the stretch is in use all the same.
         ([0, 82_037], 82_037, 82_038),
         ([*range(100), 82_037], 82_037, 82_038),
         (list(range(82_040)), 82_039, 82_040),
@@ -48,7 +48,7 @@ def test_the_space_in_use_reaches_from_the_oldest_file_to_the_newest(
 
 
 def test_the_marks_are_those_of_the_server() -> None:
-    # multixact.c: 1,636 members a page of 8 KB, 32 pages a file, five hexadecimal digits for the last one.
+    # multixact.c: 1,636 members a page of 8 KB, 32 pages a file.
     assert MEMBERS_PER_SEGMENT == 1636 * 32
     assert f"{MEMBER_SEGMENTS - 1:X}" == "14078"
 

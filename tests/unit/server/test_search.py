@@ -55,3 +55,18 @@ async def test_a_text_that_cannot_be_searched_for_is_a_fault_of_the_field(
             assert told["conversations"] == []
         else:
             assert (answer.status, told["error"]["param"]) == (400, "search")
+
+
+async def test_a_reply_with_a_sign_that_the_database_cannot_hold_is_listed_read_and_found(
+    stored_door: Door,
+) -> None:
+    door = stored_door
+    conversation_id = await create(door)
+    door.say("one", b"\x00", " two")
+    assert (await send(door, conversation_id, "Say it")).chunks[-1]["persisted"] is True
+    listed = await get(door, "/api/conversations")
+    assert [row["id"] for row in listed["conversations"]] == [conversation_id]
+    reply = (await get(door, f"/api/conversations/{conversation_id}"))["messages"][1]
+    assert reply["text"] == "one\N{SYMBOL FOR NULL} two"
+    found = await get(door, "/api/conversations?search=" + quote(reply["text"]))
+    assert found["conversations"][0]["match"]["message_id"] == reply["id"]

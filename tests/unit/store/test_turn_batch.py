@@ -21,6 +21,7 @@ from appliance.store.entries import (
 from appliance.store.records import (
     FinishedTurn,
     FrozenText,
+    Member,
     NewConversation,
     NewGreeting,
     NewMessage,
@@ -125,7 +126,11 @@ def test_an_entry_is_the_same_after_the_journal_whatever_it_holds() -> None:
         created_at=NOW,
         title="t",
         character="sage",
-        scene=Scene(persona=Persona(name="Mara"), note=Note(text="n", every=2), members=("a",)),
+        scene=Scene(
+            persona=Persona(name="Mara"),
+            note=Note(text="n", every=2),
+            members=(Member(id="a", version="v"),),
+        ),
         greetings=(NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hi"),),
         prompt_version="v" * 64,
     )

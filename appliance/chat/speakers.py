@@ -1,0 +1,105 @@
+"""Who speaks in a group, and how a prompt says it: a line before each message of the user.
+
+The line names who answers, and is written by the reply that stands behind it: it is the same in every
+later prompt, and a reply of another member to the same message changes nothing before it. Pure. Never:
+what a member is told about itself (`prompt.groups`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from appliance.errors import InvalidRequest
+from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.groups import Group
+from appliance.store.records import FrozenText, Message, NewMessage
+from appliance.store.text import storable
+
+Cast: TypeAlias = CharacterVersion | Group
+"""Who answers in a conversation: one character, or several."""
+
+NEXT_SPEAKER = "next speaker"
+"""The name of the line."""
+
+
+def speaker_for(
+    cast: Cast, text: str, *, asked: str | None, before: str | None, own: str | None = None
+) -> str | None:
+    """The id of the member who answers `text`; None outside of groups.
+
+    The one who is `asked`; else (for another reply to a message) the one whose `own` the reply is; else
+    the first whose name the text holds as a word; else the one after the speaker `before`. Raises
+    InvalidRequest for one who is not there.
+    """
+    if not isinstance(cast, Group):
+        if asked is not None:
+            raise InvalidRequest("this conversation is with one character", param="speaker")
+        return None
+    ids = [member.character.id for member in cast.members]
+    if asked is not None:
+        if asked not in ids:
+            raise InvalidRequest(
+                f"{asked!r} is not here (there are: {', '.join(ids)})", param="speaker"
+            )
+        return asked
+    if own in ids:
+        return own
+    named = _named(cast, text)
+    if named is not None:
+        return named
+    return ids[(ids.index(before) + 1) % len(ids)] if before in ids else ids[0]
+
+
+def _named(group: Group, text: str) -> str | None:
+    """The member whose name stands first in a text: the whole name, else a word of it."""
+    found = []
+    for member in group.members:
+        words = [member.called, *(word for word in member.called.split() if len(word) > 2)]
+        pattern = "|".join(re.escape(word) for word in words)
+        match = re.search(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
+        if match is not None:
+            found.append((match.start(), member.character.id))
+    return min(found)[1] if found else None
+
+
+def last_speaker(path: Sequence[Message]) -> str | None:
+    """Who spoke last."""
+    return next((m.speaker for m in reversed(path) if m.speaker is not None), None)
+
+
+def led(user: NewMessage, cast: Cast, *, name: str, speaker: str | None) -> NewMessage:
+    """A new message as prompts have it: behind the line that says who answers."""
+    line = _line(cast, name, speaker)
+    return user if line is None else replace(user, lore=(*user.lore, line))
+
+
+def staged(
+    path: Sequence[Message], cast: Cast, *, name: str, speaker: str | None
+) -> tuple[Message, ...]:
+    """A path as prompts have it: each message of the user behind the line that says who answers it, an
+    opening behind who speaks it. `speaker` answers the last message; `name` is the user's."""
+    if not isinstance(cast, Group):
+        return tuple(path)
+    result = []
+    for index, message in enumerate(path):
+        line = None
+        if message.role == "user":
+            answer = path[index + 1].speaker if index + 1 < len(path) else speaker
+            line = _line(cast, name, answer)
+        elif message.parent_id is None:
+            member = cast.member(message.speaker)
+            if member is not None:
+                line = FrozenText(name=NEXT_SPEAKER, text=f"{storable(member.called)} speaks.")
+        result.append(message if line is None else replace(message, lore=(*message.lore, line)))
+    return tuple(result)
+
+
+def _line(cast: Cast, name: str, speaker: str | None) -> FrozenText | None:
+    member = cast.member(speaker) if isinstance(cast, Group) else None
+    if member is None:
+        return None
+    text = f"{name} speaks. {storable(member.called)} answers."
+    return FrozenText(name=NEXT_SPEAKER, text=text)

@@ -1,0 +1,77 @@
+"""A character that is no card as one of the format V3, so that other programs can read it.
+
+Never: a template, which no card has a place for, or a character's portrait.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from appliance.prompt.bundle import Bundle
+from appliance.prompt.cards.card import Card, Version
+from appliance.prompt.cards.document import read_document
+from appliance.prompt.cards.json_document import written
+from appliance.prompt.characters import LOREBOOK_FILE, Character
+from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
+
+_BRACES = ("{{", "<user>", "<char>", "<bot>")
+
+
+def card_of_character(character: Character, bundle: Bundle) -> tuple[Card, tuple[str, ...]]:
+    """The card, and what the character has and a card has not.
+
+    Raises InvalidCard naming the field for a text that is too large for a card.
+    """
+    data: dict[str, Any] = {
+        "name": character.name,
+        "description": "",
+        "personality": "",
+        "scenario": "",
+        "first_mes": character.greeting,
+        "mes_example": "",
+        "creator_notes": character.description,
+        "system_prompt": character.system,
+        "post_history_instructions": character.post_history,
+        "alternate_greetings": [],
+        "group_only_greetings": [],
+        "tags": [],
+        "creator": "",
+        "character_version": bundle.version[:12],
+        "extensions": {"appliance": _own(character)},
+    }
+    book = _book(bundle)
+    if book is not None:
+        data["character_book"] = book
+    document = {"spec": Version.V3.spec, "spec_version": "3.0", "data": data}
+    return read_document(written(document).encode(), where="card"), _lost(character)
+
+
+def _own(character: Character) -> dict[str, Any]:
+    """What only this program reads."""
+    own: dict[str, Any] = {}
+    if character.suggestions:
+        own["suggestions"] = list(character.suggestions)
+    if character.lore_placement != "frozen":
+        own["lore_placement"] = character.lore_placement
+    return own
+
+
+def _book(bundle: Bundle) -> dict[str, Any] | None:
+    """The lorebook as it is written; a `lorebook_v3` without its frame, which a card has none of."""
+    if LOREBOOK_FILE not in bundle.files:
+        return None
+    book = json.loads(bundle.text(LOREBOOK_FILE))
+    if isinstance(book, dict) and book.get("spec") == "lorebook_v3" and "data" in book:
+        book = book["data"]
+    return {"extensions": {}, **book} if isinstance(book, dict) else None
+
+
+def _lost(character: Character) -> tuple[str, ...]:
+    lost = []
+    if character.template != DEFAULT_TEMPLATE:
+        lost.append(f"template: {character.template}")
+    texts = (character.system, character.greeting, character.post_history)
+    if any(mark in text.lower() for text in texts for mark in _BRACES):
+        lost.append("braces: what is text here is a macro in a card")
+    return tuple(lost)

@@ -1,0 +1,60 @@
+"""A relay between a PostgreSQL client and its server that counts what passes, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+SOCKET = ".s.PGSQL.5432"
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class Wire:
+    """Bytes that passed since the last `reset`, and how the relay is reached."""
+
+    url: str
+    to_server: int = 0
+    from_server: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.to_server + self.from_server
+
+    def reset(self) -> None:
+        self.to_server = self.from_server = 0
+
+
+@asynccontextmanager
+async def relayed(url: str, folder: Path) -> AsyncIterator[Wire]:
+    """A relay to the server of `url`, whose host is a folder, with its own socket in `folder`."""
+    parts = urlsplit(url)
+    upstream = Path(parse_qs(parts.query)["host"][0]) / SOCKET
+    wire = Wire(url=urlunsplit(parts._replace(query=f"host={folder}&port=5432")))
+
+    async def pass_on(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool
+    ) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(CHUNK_BYTES):
+                if to_server:
+                    wire.to_server += len(data)
+                else:
+                    wire.from_server += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_unix_connection(str(upstream))
+        await asyncio.gather(
+            pass_on(reader, forth, to_server=True), pass_on(back, writer, to_server=False)
+        )
+
+    server = await asyncio.start_unix_server(serve, str(folder / SOCKET))
+    async with server:
+        yield wire
