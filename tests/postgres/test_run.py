@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -41,6 +42,7 @@ QUICK = Policy(last_stage=1, lock_timeout_ms=300)
 WHOLE = Policy(lock_timeout_ms=300)
 STARTED_AT = "SELECT pg_postmaster_start_time()::text"
 NAPTIME = "SELECT setting FROM pg_settings WHERE name = 'autovacuum_naptime'"
+WAITING = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'relation')"
 OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
 
 
@@ -236,30 +238,46 @@ async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
     assert oldest < STOP_AGE
 
 
-async def test_a_full_disk_stops_a_run_and_a_step_that_fails_stops_no_other(
+async def test_a_full_disk_breaks_a_running_step_off_and_a_step_that_fails_stops_no_other(
     new_drill: NewDrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drill = await new_drill(EMBEDDED)
     await drill.drive(situation("lock"), silent)
     folders = disk_floor.wal_folders(drill.cluster.directory)
     assert folders
-    with monkeypatch.context() as patched:
-        patched.setattr(disk_floor, "FLOOR_SHARE", 2.0)  # a floor that no disk has free
-        outcome = await repair(
-            drill.cluster.directory,
-            tmp_path,
-            Policy(last_stage=1, maintenance=True, disk_floor_bytes=1 << 50),
-            place=Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
-        )
+    in_maintenance: list[bool] = []
+
+    async def fill_the_disk() -> None:
+        # By then only the VACUUM is left that waits for the lock.
+        while not any(key.startswith("refresh") for key, _ in told.ended_steps):
+            await asyncio.sleep(0.05)
+            in_maintenance.append(is_on(tmp_path))
+            if await drill.value(WAITING):
+                monkeypatch.setattr(disk_floor, "FLOOR_SHARE", 2.0)  # a floor that no disk has free
+
+    told = Told()
+    filling = asyncio.create_task(fill_the_disk())
+    outcome = await repair(
+        drill.cluster.directory,
+        tmp_path,
+        Policy(last_stage=1, maintenance=True, disk_floor_bytes=1 << 50, lock_timeout_ms=60_000),
+        told=told,
+        place=Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
+    )
+    filling.cancel()
     assert outcome.stopped is not None
     assert str(drill.cluster.directory) in outcome.stopped
-    assert [result.state for _, result in outcome.ended if result.state is State.DONE] == []
-    assert not is_on(tmp_path)
-    outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
     states = [result.state for _, result in outcome.ended]
     assert states.count(State.DONE) > 50
+    assert State.STOPPED in states
+    assert any(in_maintenance)
+    assert not is_on(tmp_path)
+    assert not await drill.value(WAITING)
+    monkeypatch.undo()
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
     locked = {step.object for step, result in outcome.ended if result.fault is Fault.LOCKED}
     assert len(locked) == 1
+    assert {one.state for step, one in outcome.ended if step.object not in locked} >= {State.DONE}
     assert not outcome.is_complete
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK, [Consent.LOCK])
     assert outcome.is_complete
