@@ -102,9 +102,13 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
 
     A finished turn that the database does not take within `journal_after_s` goes to the journal, which
     holds at most `journal_bytes`; other changes are tried again for `write_retry_s`.
+
+    `pooling` is `transaction` where `url` leads to a pooler that gives a session of the server for one
+    transaction at a time (pgbouncer's `pool_mode = transaction`).
     """
 
     url: str | None = None
+    pooling: Literal["session", "transaction"] = "session"
     pool_max: PositiveInt = 4
     statement_timeout_ms: PositiveInt = 5000
     write_retry_s: Seconds = 30

@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"model", "wire"},
     "chat": {"prompt", "store", "wire"},
     "server": {"chat", "prompt", "store", "wire"},
-    "cli": {"server", "engine", "dbops", "model", "prompt"},
+    "cli": {"server", "engine", "dbops", "model", "prompt", "store"},
 }
 
 # A heavy dependency has few owners, so that no process pays for a library it does not use.

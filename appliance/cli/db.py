@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "appliance.cli.db_run",
     "verify": "appliance.cli.db_verify",
     "drill": "appliance.cli.db_drill",
+    "journal": "appliance.cli.db_journal",
 }
 """By name, in the order of the help: the module that has `add` and `run`."""
 

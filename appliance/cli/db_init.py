@@ -1,26 +1,43 @@
-"""`appliance db init`: a new, empty database. Never: touches a folder that holds anything."""
+"""`appliance db init`: a new, empty database, or a server of one's own made ready for chats.
+
+Never: touches a folder that holds anything, or changes a setting of another's server.
+"""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from appliance.cli.db_options import add_folder, cluster_folder
+from appliance.cli.db_options import add_target, cluster_folder, target_of
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+
+if TYPE_CHECKING:
+    from appliance.dbops.prepare import Prepared
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The subcommand's options."""
-    parser = commands.add_parser("init", help="create a new, empty database in a data folder")
-    add_folder(parser)
+    parser = commands.add_parser(
+        "init",
+        help="create a new, empty database in a data folder; with --url, look at a server of your own",
+    )
+    add_target(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Create it; returns the exit code."""
+    """Do it; returns the exit code, 1 when a setting of the server endangers chats."""
     import asyncio
 
-    from appliance.cli.terminal import console, say
+    from appliance.cli.terminal import say
     from appliance.dbops.binaries import find_binaries
     from appliance.dbops.cluster import Cluster
+    from appliance.dbops.prepare import prepare
 
+    if options.url is not None:
+        prepared = asyncio.run(prepare(target_of(options)))
+        print(_text(prepared))
+        is_wrong = any(difference.is_needed for difference in prepared.differences)
+        return EXIT_FOUND_WRONG if is_wrong else 0
     binaries = find_binaries()
     cluster = Cluster(cluster_folder(options), binaries, purpose="appliance db init")
 
@@ -31,5 +48,17 @@ def run(options: argparse.Namespace) -> int:
             await cluster.stop()
 
     asyncio.run(create())
-    console.print(f"PostgreSQL {binaries.version} has a new database in {cluster.directory}")
+    print(f"PostgreSQL {binaries.version} has a new database in {cluster.directory}")
     return 0
+
+
+def _text(prepared: Prepared) -> str:
+    lines = [f"PostgreSQL {prepared.version}: the server makes the tables when it first starts"]
+    for name, reason in prepared.missing_extensions.items():
+        lines.append(f"missing   {name}, which a repair may need: {reason}")
+    for found in prepared.differences:
+        kind = "WRONG    " if found.is_needed else "differs  "
+        lines.append(
+            f"{kind} {found.name} is {found.value}, not {found.recommended}: {found.reason}"
+        )
+    return "\n".join(lines)

@@ -42,6 +42,9 @@ async def connect(url: str, config: DatabaseConfig) -> Pool:
     Raises ConfigError when the URL is none.
     """
     _check_url(url)
+    settings = _session_settings(config)
+    if config.pooling == "transaction":
+        return await _connect_to_pooler(url, config, settings)
     return await asyncpg.create_pool(
         url,
         min_size=0,
@@ -51,21 +54,59 @@ async def connect(url: str, config: DatabaseConfig) -> Pool:
         command_timeout=config.statement_timeout_ms / 1000 + COMMAND_MARGIN_S,
         max_inactive_connection_lifetime=IDLE_CONNECTION_S,
         reset=_nothing_to_reset,
-        server_settings={
-            "application_name": APPLICATION_NAME,
-            "statement_timeout": str(config.statement_timeout_ms),
-            "lock_timeout": str(LOCK_TIMEOUT_MS),
-            "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
-            # Planning costs more than running here, and partitions are chosen as a plan starts.
-            "plan_cache_mode": "force_generic_plan",
-        },
+        server_settings={"application_name": APPLICATION_NAME, **settings},
+    )
+
+
+def _session_settings(config: DatabaseConfig) -> dict[str, str]:
+    return {
+        "statement_timeout": str(config.statement_timeout_ms),
+        "lock_timeout": str(LOCK_TIMEOUT_MS),
+        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+        # Planning costs more than running here, and partitions are chosen as a plan starts.
+        "plan_cache_mode": "force_generic_plan",
+    }
+
+
+class _PoolerConnection(asyncpg.Connection):
+    """A connection to a pooler that gives it a server's session for one transaction at a time.
+
+    So no setting and no prepared statement outlives a transaction: each begins with `set_local`.
+    """
+
+    set_local = ""
+
+
+async def _connect_to_pooler(url: str, config: DatabaseConfig, settings: dict[str, str]) -> Pool:
+    set_local = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())
+    return await asyncpg.create_pool(
+        url,
+        min_size=0,
+        max_size=config.pool_max,
+        timeout=CONNECT_TIMEOUT_S,
+        command_timeout=config.statement_timeout_ms / 1000 + COMMAND_MARGIN_S,
+        max_inactive_connection_lifetime=IDLE_CONNECTION_S,
+        reset=_nothing_to_reset,
+        connection_class=type("PoolerConnection", (_PoolerConnection,), {"set_local": set_local}),
+        statement_cache_size=0,
+        server_settings={"application_name": APPLICATION_NAME},
     )
 
 
 @asynccontextmanager
 async def acquired(pool: Pool) -> AsyncIterator[Connection]:
-    """One connection for a moment; raises TimeoutError when none is free in time."""
+    """One connection for a moment; raises TimeoutError when none is free in time.
+
+    Behind a pooler by transaction the moment is one transaction, committed at its end.
+    """
     async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        # The proxy that the pool gives out looks for this in the connection itself.
+        set_local: str | None = getattr(connection, "set_local", None)
+        if set_local is not None:
+            async with connection.transaction():
+                await connection.execute(set_local)
+                yield connection  # type: ignore[misc]
+            return
         yield connection  # type: ignore[misc]  # the stubs speak of a proxy with the same methods
 
 

@@ -12,12 +12,14 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from appliance.errors import ApplianceError
 from appliance.store.entries import Entry, Key
 from appliance.store.journal import Journal, Refusal
 from appliance.store.pool import Pool
 from appliance.store.retry import DatabaseFailure, reason
+from appliance.store.search import look_again
 from appliance.store.turn_batch import (
     BatchLimits,
     Outcome,
@@ -80,6 +82,20 @@ class Replay:
                 log.error("journal_not_replayed", extra={"error": type(error).__name__})
                 await self._pause()
 
+    async def drain(self, wait_s: float) -> Replayed:
+        """Replay until nothing waits, or until nothing could be written for so long. Raises OSError."""
+        clock = asyncio.get_running_loop().time
+        entries, refused, until = 0, 0, clock() + wait_s
+        while len(self._journal.overlay) and clock() < until:
+            is_away = self._gate.writes is Writes.MAINTENANCE
+            done = None if is_away else await self.step()
+            if done is None:
+                await self._pause()
+                continue
+            entries, refused = entries + done.entries, refused + done.refused
+            until = clock() + wait_s
+        return Replayed(entries=entries, refused=refused)
+
     async def _once(self) -> None:
         if not len(self._journal.overlay):
             await self._wait_for_entries()
@@ -103,6 +119,12 @@ class Replay:
             return None
         try:
             outcomes = await write_batch(self._pool, [entry for _, entry in batch], self.tally)
+        except DatabaseFailure as error:
+            self._gate.close(error)
+            return None
+        try:
+            # Before they are marked: it is done again with them, if this process ends here.
+            await look_again(self._pool, _oldest_by_tenant([entry for _, entry in batch]))
         except DatabaseFailure as error:
             self._gate.close(error)
             return None
@@ -151,6 +173,15 @@ class Replay:
         await asyncio.sleep(self._pause_s * self._jitter.uniform(0.75, 1.25))
         self._pause_s = min(self._pause_s * 2, PROBE_MAX_S)
         await self._journal.top_up()
+
+
+def _oldest_by_tenant(entries: Sequence[Entry]) -> dict[str, datetime]:
+    oldest: dict[str, datetime] = {}
+    for entry in entries:
+        tenant, _ = entry.key
+        assert entry.at is not None, "an entry in the journal has its time"
+        oldest[tenant] = min(entry.at, oldest.get(tenant, entry.at))
+    return oldest
 
 
 def _words(error: Exception) -> str:

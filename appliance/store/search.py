@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -19,7 +19,7 @@ from uuid import UUID
 import asyncpg
 
 from appliance.errors import StorageUnavailable
-from appliance.store.pool import Connection, Pool, retried
+from appliance.store.pool import Connection, Pool, acquired, retried
 from appliance.store.queries import load_queries
 from appliance.store.records import Conversation, Cursor
 from appliance.store.rows import read_conversation
@@ -62,6 +62,13 @@ class SearchPage:
 
     found: tuple[Found, ...]
     is_complete: bool
+
+
+async def look_again(pool: Pool, since: Mapping[str, datetime]) -> None:
+    """Have searches of these tenants look at what was changed from then on once more: turns that waited
+    in the journal come with their own times. Raises a DatabaseFailure."""
+    async with acquired(pool) as connection:
+        await connection.execute(QUERIES["look_again"], list(since), list(since.values()))
 
 
 class Search:

@@ -30,8 +30,12 @@ LINGER_S = 0.004
 """How long the first entry of a batch waits for others to share its commit with: less than a commit on a
 disk takes, and at 2,000 turns a second with the time of a batch before it enough for 20 turns."""
 
-LANES = 1
-"""Batches on their way at once."""
+LANES = 2
+"""Batches on their way at once: a turn takes PostgreSQL half a millisecond of one core."""
+
+SECOND_LANE_MIN = 24
+"""So many entries must wait before another batch starts beside one: a smaller one would cost a
+transaction ID and a write of the log that it can share with those to come."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -67,7 +71,7 @@ class TurnWriter:
         self._busy: set[Key] = set()
         self._flights: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
-        self._full = asyncio.Event()
+        self._changed = asyncio.Event()
         self._delay_s = DELAY_MIN_S
         self.tally = Tally()
 
@@ -90,10 +94,9 @@ class TurnWriter:
 
     async def close(self) -> None:
         """Wait until nothing waits or is on its way any more."""
-        while self._running is not None:
-            await asyncio.wait({self._running})
-        if self._flights:
-            await asyncio.wait(self._flights)
+        while self._running is not None or self._flights:
+            running = () if self._running is None else (self._running,)
+            await asyncio.wait((*running, *self._flights))
 
     async def _write(self, entry: Entry) -> StoredTurn | Conversation:
         loop = asyncio.get_running_loop()
@@ -105,36 +108,51 @@ class TurnWriter:
             deadline=now + self._patience_s,
         )
         self._queue.append(waiting)
-        if len(self._queue) >= self._limits.entries:
-            self._full.set()
-        if self._running is None:
-            self._running = asyncio.create_task(self._run(), name="turn-writer")
+        if len(self._queue) >= min(SECOND_LANE_MIN, self._limits.entries):
+            self._changed.set()
+        self._start()
         return await waiting.answer
+
+    def _start(self) -> None:
+        if self._queue and self._running is None:
+            self._running = asyncio.create_task(self._run(), name="turn-writer")
 
     async def _run(self) -> None:
         """Until nothing waits."""
         try:
             while self._queue:
                 await self._linger()
-                batch = self._take()
+                batch = self._take() if self._has_lane() else []
                 if batch:
                     flight = asyncio.create_task(self._fly(batch), name="turn-batch")
                     self._flights.add(flight)
-                    flight.add_done_callback(self._flights.discard)
-                if self._flights and (not batch or len(self._flights) >= self._lanes):
-                    await asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED)
+                    flight.add_done_callback(self._landed)
+                elif self._flights:
+                    self._changed.clear()
+                    await self._changed.wait()
         finally:
             self._running = None
 
+    def _has_lane(self) -> bool:
+        """Whether a batch may start now."""
+        if not self._flights:
+            return True
+        return len(self._flights) < self._lanes and len(self._queue) >= SECOND_LANE_MIN
+
+    def _landed(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        self._changed.set()
+        self._start()  # for what it put back
+
     async def _linger(self) -> None:
-        """Let a batch gather: until it is full, or its first entry has waited long enough."""
+        """Let a batch gather: until there are many, or the first entry has waited long enough."""
         left_s = self._queue[0].since + self._linger_s - asyncio.get_running_loop().time()
-        if len(self._queue) >= self._limits.entries or left_s <= 0:
+        if len(self._queue) >= min(SECOND_LANE_MIN, self._limits.entries) or left_s <= 0:
             return
-        self._full.clear()
+        self._changed.clear()
         try:
             async with asyncio.timeout(left_s):
-                await self._full.wait()
+                await self._changed.wait()
         except TimeoutError:
             return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from appliance.dbops.archive import Archive
 from appliance.dbops.backup import back_up
 from appliance.dbops.binaries import Binaries
 from appliance.dbops.cluster import Cluster
+from appliance.dbops.leftover import processes_in, recorded_pid
 from appliance.dbops.restore import restore, undo
 from appliance.errors import DatabaseError, NotRunning
 from appliance.store.ledger import Ledger
@@ -96,8 +98,8 @@ async def test_a_moment_between_two_turns_is_restored_and_what_came_later_can_be
     between = datetime.now(UTC)
     await asyncio.sleep(0.05)
     await talk(own, chat, "second")
-    await own.stop()
-    # The second turn is in a segment that was not archived: only the stopped folder has it.
+    # Both turns are in a segment that nobody archived: only the folder of the dead server has them.
+    await die(own)
     restored = await restore(own.directory, binaries, archive, between, quiet)
     assert restored.kept is not None
     before = digest(restored.kept)
@@ -118,6 +120,17 @@ async def test_a_moment_between_two_turns_is_restored_and_what_came_later_can_be
         "another second",
         "third",
     ]
+
+
+async def die(cluster: Cluster) -> None:
+    """kill -9 of the server, and the end of its sessions."""
+    pid = recorded_pid(cluster.directory)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await cluster.stop()
+    account = account_of_cluster(cluster.directory)
+    while processes_in(cluster.directory, account):
+        await asyncio.sleep(0.05)
 
 
 async def restored_says(

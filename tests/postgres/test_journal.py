@@ -15,6 +15,7 @@ from appliance.errors import InvalidRequest, NotFound, StorageUnavailable
 from appliance.store.journal_file import REFUSED_NAME, read_journal
 from appliance.store.ledger import Ledger
 from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene
+from appliance.store.search import Search
 from tests.postgres.journalled import Chat, Kept, eventually, keeping
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, turn
 
@@ -296,6 +297,30 @@ async def test_turns_and_swipes_and_branches_keep_their_order_through_the_journa
     assert await ledger.get(TENANT, through.conversation_id) == merged
     assert merged.title == "t"
     assert merged.anchor_id is not None
+
+
+async def test_a_turn_that_waited_while_others_were_searched_is_found_too(
+    kept: Kept, operator: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    chat, other = await Chat.begin(kept.ledger), await Chat.begin(kept.ledger)
+    search = Search(kept.pool)
+    kept.is_maintenance = True
+    await kept.ledger.append_turn(turn(chat.conversation, None, "a purple teapot", "yes"))
+    kept.is_maintenance = False
+    await kept.drained()
+    await operator.execute(
+        "UPDATE appliance.conversations SET updated_at = now() - interval '1 hour'"
+    )
+    assert (await search.find(TENANT, "purple", limit=5)).found
+    kept.is_maintenance = True
+    await kept.ledger.append_turn(turn(other.conversation, None, "an orange teapot", "no"))
+    # Longer ago than a search looks back from where it was.
+    await operator.execute(
+        "UPDATE appliance.search_progress SET through = now() + interval '1 hour'"
+    )
+    kept.is_maintenance = False
+    await kept.drained()
+    assert (await search.find(TENANT, "orange", limit=5)).found
 
 
 async def test_a_held_conversation_waits_alone_while_the_others_are_replayed(

@@ -47,6 +47,13 @@ INSERT INTO appliance.search_progress AS p (tenant, through)
 VALUES ($1::text, $5::timestamptz)
 ON CONFLICT (tenant) DO UPDATE SET through = greatest(p.through, excluded.through);
 
+-- name: look_again
+-- $1 tenants, $2 times: conversations were written that were last changed then, before what was looked at.
+UPDATE appliance.search_progress AS p
+SET through = least(p.through, given.since)
+FROM unnest($1::text[], $2::timestamptz[]) AS given (tenant, since)
+WHERE p.tenant = given.tenant AND p.through > given.since;
+
 -- name: search
 -- $1 tenant, $2 terms of the text, $3 the text, $4 conversations at most, $5 and $6 the place before which
 -- they are or nulls, $7 characters of a message that are searched.

@@ -53,12 +53,13 @@ class Chats:
     turns: Turns
     conversations: Conversations
 
-    async def open(self, **fields: str) -> UUID:
-        return (await self.conversations.open(tenant=TENANT, **fields)).conversation_id
+    async def open(self, character: str | None = None) -> UUID:
+        opened = await self.conversations.open(tenant=TENANT, character=character)
+        return opened.conversation_id
 
-    async def say(self, conversation: UUID, text: str, **fields: UUID) -> UUID:
+    async def say(self, conversation: UUID, text: str, turn_key: UUID | None = None) -> UUID:
         """One turn; the id of its reply."""
-        _, _, done = await read(send(self.turns, conversation, text, **fields))
+        _, _, done = await read(send(self.turns, conversation, text, turn_key=turn_key))
         assert done.message is not None
         return done.message.message_id
 

@@ -136,8 +136,7 @@ def counts(**rows: int | None) -> RowCounts:
     return RowCounts(
         system_id="1",
         tables=tuple(
-            TableRows(database="app", table=name, rows=number)
-            for name, number in rows.items()
+            TableRows(database="app", table=name, rows=number) for name, number in rows.items()
         ),
     )
 

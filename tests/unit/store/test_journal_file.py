@@ -195,6 +195,27 @@ def test_on_a_full_disk_the_reserve_is_used_then_entries_are_refused_and_nothing
         assert len(file.frames) == written + 3
 
 
+def test_what_is_acknowledged_was_synced_and_a_group_is_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds: list[str] = []
+
+    def noted(name: str) -> None:
+        real = getattr(os, name)
+
+        def wrapper(*arguments: object) -> object:
+            deeds.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(os, name, wrapper)
+
+    with opened(tmp_path) as file:
+        noted("pwrite")
+        noted("fdatasync")
+        file.append([b"a", b"b", b"c"])
+        assert deeds == ["pwrite", "fdatasync"]
+
+
 def test_a_write_that_fails_leaves_no_frame_to_come_to_light_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,202 @@
+"""`appliance db journal`: see, prove and replay the turns that wait for the database.
+
+Works on the files alone, with or without a server. `replay` is for when none runs: a running server
+has the journal and replays it by itself. Never: drops an entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli.admin_client import add_place
+from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.plain_text import as_json, size
+from appliance.config import Config, DatabaseConfig, Paths, load_config
+
+if TYPE_CHECKING:
+    from appliance.cli.db import Subparsers
+    from appliance.store.replay import Replayed
+
+REPLAY_WAIT_S = 30.0
+"""How long a database that takes nothing is tried before the rest is left where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What lies in a journal's folder. `holder` is the process that has it."""
+
+    holder: str | None
+    entries: int
+    conversations: int
+    bytes: int
+    oldest_s: float
+    frames: int
+    torn_bytes: int
+    damaged: tuple[str, ...]
+    refused: int
+
+    def fields(self) -> dict[str, object]:
+        """As JSON says it."""
+        return {name: getattr(self, name) for name in Found.__slots__}
+
+
+def add(commands: Subparsers) -> None:
+    """The subcommand and its own."""
+    parser = commands.add_parser("journal", help="turns that wait for the database")
+    chosen = parser.add_subparsers(dest="journal_command", required=True, metavar="COMMAND")
+    for name, about in (
+        ("status", "how many wait, for how long, and who has the journal"),
+        ("verify", "read every byte; exit code 1 when something is damaged or was refused"),
+        ("replay", "write them to the database, when no server runs"),
+    ):
+        command = chosen.add_parser(name, help=about)
+        add_place(command)
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+        if name == "replay":
+            command.add_argument(
+                "--url", default=None, help="the database (default: the configuration's)"
+            )
+            command.add_argument(
+                "--wait-s",
+                type=float,
+                default=REPLAY_WAIT_S,
+                metavar="SECONDS",
+                help=f"how long to try a database that takes nothing (default: {REPLAY_WAIT_S:g})",
+            )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the chosen one. Raises JournalHeld, JournalDamaged, ConfigError, OSError."""
+    paths, database = _place(options)
+    folder = paths.journal_dir
+    if options.journal_command == "replay":
+        return _replay(options, paths, database)
+    found = look(folder)
+    told = found.fields()
+    if options.journal_command == "status":
+        print(as_json(told) if options.json else _status_text(folder, found))
+        return 0
+    is_right = not found.damaged and not found.refused
+    print(as_json({**told, "ok": is_right}) if options.json else _verdict_text(folder, found))
+    return 0 if is_right else EXIT_FOUND_WRONG
+
+
+def look(folder: Path) -> Found:
+    """What lies in the folder, read without taking it. Raises JournalDamaged, OSError."""
+    from appliance.store.journal import oldest_s, pending_of
+    from appliance.store.journal_file import (
+        DAMAGED_PREFIX,
+        REFUSED_NAME,
+        holder_of,
+        read_journal,
+    )
+
+    scan = read_journal(folder)
+    waiting = [] if scan is None else [entry for _, entry in pending_of(scan.frames)]
+    refused = folder / REFUSED_NAME
+    asides = sorted(str(path) for path in folder.glob(f"{DAMAGED_PREFIX}*"))
+    inside = [] if scan is None else [f"bytes {a} to {b} of the file" for a, b in scan.damaged]
+    return Found(
+        holder=holder_of(folder),
+        entries=len(waiting),
+        conversations=len({entry.key for entry in waiting}),
+        bytes=0 if scan is None else scan.end,
+        oldest_s=round(oldest_s(waiting[0].at if waiting else None, datetime.now(UTC)), 1),
+        frames=0 if scan is None else len(scan.frames),
+        torn_bytes=0 if scan is None else scan.torn_bytes,
+        damaged=(*inside, *asides),
+        refused=refused.read_bytes().count(b"\n") if refused.exists() else 0,
+    )
+
+
+def _status_text(folder: Path, found: Found) -> str:
+    lines = [f"{folder}: {_held(found)}"]
+    if found.entries:
+        lines.append(
+            f"  {found.entries} entries of {found.conversations} conversations wait, the oldest for "
+            f"{found.oldest_s:g} s ({size(found.bytes)} in use)"
+        )
+    else:
+        lines.append("  nothing waits")
+    return "\n".join([*lines, *_faults(folder, found)])
+
+
+def _verdict_text(folder: Path, found: Found) -> str:
+    faults = _faults(folder, found)
+    head = f"{folder}: {found.frames} frames read, {found.entries} entries wait"
+    if found.torn_bytes and found.holder is None:
+        head += f"; {found.torn_bytes} bytes at the end were never acknowledged, and will be cut"
+    return "\n".join([head, *(faults or ["  all of it is sound"])])
+
+
+def _faults(folder: Path, found: Found) -> list[str]:
+    lines = [f"  damaged: {name}" for name in found.damaged]
+    if found.refused:
+        lines.append(
+            f"  {found.refused} entries were refused by the database for good; they and the reasons "
+            f"are in {folder / 'refused.jsonl'}"
+        )
+    return lines
+
+
+def _held(found: Found) -> str:
+    if found.holder is None:
+        return "no server has it"
+    return f"a server has it (process {found.holder}) and replays it by itself"
+
+
+def _replay(options: argparse.Namespace, paths: Paths, database: DatabaseConfig) -> int:
+    if not paths.journal_dir.exists():
+        print(f"{paths.journal_dir}: there is no journal", file=sys.stderr)
+        return 0
+    url = options.url or database.url or _embedded_url(paths)
+    done, left = asyncio.run(_drain(url, paths, database, options.wait_s))
+    told = {"stored": done.entries, "refused": done.refused, "left": left}
+    if options.json:
+        print(as_json(told))
+    else:
+        print(f"{done.entries} entries stored, {done.refused} refused for good, {left} left")
+    return EXIT_FOUND_WRONG if left or done.refused else 0
+
+
+async def _drain(
+    url: str, paths: Paths, database: DatabaseConfig, wait_s: float
+) -> tuple[Replayed, int]:
+    """(what was replayed, how many entries are left)."""
+    from appliance.maintenance import is_on
+    from appliance.store.journal import Journal
+    from appliance.store.pool import connect
+    from appliance.store.replay import Replay
+    from appliance.store.write_gate import WriteGate
+
+    pool = await connect(url, database)
+    journal = Journal(paths.journal_dir, bytes_max=database.journal_bytes)
+    try:
+        gate = WriteGate(in_maintenance=lambda: is_on(paths.data_dir))
+        done = await Replay(journal, pool, gate).drain(wait_s)
+        return done, len(journal.overlay)
+    finally:
+        await journal.close()
+        pool.terminate()
+
+
+def _place(options: argparse.Namespace) -> tuple[Paths, DatabaseConfig]:
+    if options.config is not None:
+        config: Config = load_config(options.config)
+        return config.paths, config.database
+    from appliance.cli.demo_paths import demo_paths
+
+    return demo_paths(options.data_dir), DatabaseConfig()
+
+
+def _embedded_url(paths: Paths) -> str:
+    from appliance.dbops.binaries import find_binaries
+    from appliance.dbops.cluster import Cluster
+
+    return Cluster(paths.postgres_dir, find_binaries()).url()

@@ -1,0 +1,69 @@
+"""A real cluster that has run out of transaction IDs: chats go on, and their turns come in afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from appliance.dbops.binaries import find_binaries
+from appliance.dbops.cluster import Cluster
+from appliance.store.ledger import Ledger
+from appliance.store.migrate import load_migrations, migrate
+from appliance.store.write_faults import Fault, fault_of, is_out_of_ids
+from tests.postgres.journalled import Chat, keeping
+from tests.postgres.xid_stop import freeze_all, run_out_of_ids
+from tests.postgres_fixtures import TEMPLATE, start_new
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("own") / "postgres", find_binaries())
+    await start_new(cluster)
+    yield cluster
+    await cluster.stop()
+
+
+async def test_in_the_stop_chats_go_on_and_every_turn_of_it_is_stored_when_it_ends(
+    own: Cluster, tmp_path: Path
+) -> None:
+    url, folder = own.url(TEMPLATE), tmp_path / "journal"
+    async with keeping(url, folder) as kept:
+        known, cold = await Chat.begin(kept.ledger), await Chat.begin(kept.ledger)
+        for chat in (known, cold):
+            await chat.say()
+        await run_out_of_ids(own)
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        await known.say()
+        assert clock() - started < 1, "a stop is known by its error, and not waited for"
+        assert kept.gate.closed_for == "ProgramLimitExceededError (54000)"
+        new = await Chat.begin(kept.ledger)
+        for _ in range(3):
+            await new.say()
+            await known.say()
+        assert kept.waiting == 8
+    # A server that starts in the stop finds its schema, its journal, and the chats it does not know.
+    async with keeping(url, folder) as kept:
+        assert await migrate(kept.pool) == len(load_migrations())
+        for chat in (known, cold, new):
+            chat.ledger = kept.ledger
+            await chat.is_whole_in(kept.ledger)
+            await chat.say()
+        assert kept.waiting == 11
+        with pytest.raises(asyncpg.ProgramLimitExceededError) as refused:
+            await kept.pool.fetchval("SELECT pg_current_xact_id()")
+        assert is_out_of_ids(refused.value)
+        assert fault_of(refused.value) is Fault.DATABASE
+        await freeze_all(own)
+        await kept.drained(30)
+        plain = Ledger(kept.pool)
+        for chat in (known, cold, new):
+            await chat.is_whole_in(plain)
+        await known.say()
+        assert kept.waiting == 0
