@@ -25,12 +25,15 @@ class DamagedPage(Situation):
     changes = frozenset({"app.public.scratched"})
 
     async def plant(self, drill: Drill) -> None:
-        """A table of 70 pages."""
-        await drill.execute(
-            "CREATE TABLE scratched AS "
-            "SELECT n, repeat('z', 500) AS body FROM generate_series(1, 1000) AS n"
-        )
+        """An empty table."""
+        await drill.execute("CREATE TABLE scratched (n integer, body text)")
         self._path = await file_of(drill, "scratched")
+
+    async def loaded(self, drill: Drill) -> None:
+        """Rows on 70 pages, of which none is frozen: a VACUUM has to read them all."""
+        await drill.execute(
+            "INSERT INTO scratched SELECT n, repeat('z', 500) FROM generate_series(1, 1000) AS n"
+        )
 
     async def cold(self, drill: Drill) -> None:
         """Break the sixth."""

@@ -33,7 +33,6 @@ POLICY = Policy(lock_timeout_ms=500, disk_floor_bytes=0)
 """A drill's locks never end, so that waiting long for one teaches nothing."""
 
 PROBE_EVERY_S = 0.05
-LAST_LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,20 +148,26 @@ def _agree_to(consents: frozenset[Consent]) -> Confirm:
 
 
 class _Watch:
-    """When writes were first taken again; None until they are."""
+    """Since when writes have been taken without a break; None while they are refused."""
 
     back_at: float | None = None
 
     async def look(self, drill: Drill) -> None:
-        """Try until a write is taken. The server may be away in between."""
+        """Try once. The server may be away: a repair in single-user mode stops it."""
+        try:
+            back = (await probe(drill.cluster.url)).back
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            back = False
+        if not back:
+            # A database that won a handful of IDs takes writes for a moment, and is stopped again.
+            self.back_at = None
+        elif self.back_at is None:
+            self.back_at = time.monotonic()
+
+    async def keep_looking(self, drill: Drill) -> None:
+        """Try again and again, until cancelled."""
         while True:
-            try:
-                back = (await probe(drill.cluster.url)).back
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                back = False
-            if back:
-                self.back_at = time.monotonic()
-                return
+            await self.look(drill)
             await asyncio.sleep(PROBE_EVERY_S)
 
 
@@ -170,15 +175,14 @@ class _Watch:
 async def _watching(drill: Drill) -> AsyncIterator[_Watch]:
     """Watch for writes coming back while the context is open, and once more at its end."""
     watch = _Watch()
-    looking = asyncio.create_task(watch.look(drill))
+    looking = asyncio.create_task(watch.keep_looking(drill))
     try:
         yield watch
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(looking, LAST_LOOK_S)
     finally:
         looking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await looking
+    await watch.look(drill)
 
 
 async def _started_at(drill: Drill) -> object:
