@@ -168,15 +168,9 @@ class Supervisor:
         has_run = False
         while not self._stopping.is_set():
             started = time.monotonic()
-            process = await child.start()
-            self._running[child.name] = process
-            log.info("child_started", extra={"child": child.name, "child_pid": process.pid})
-            status = await process.wait()
-            self._running.pop(child.name, None)
+            status = await self._run_once(child, has_run=has_run)
             if self._stopping.is_set():
                 return
-            log.warning("child_ended", extra={"child": child.name, "status": status})
-            self._notice(f"the {child.name} ended (status {status})")
             if status != EXIT_BAD_INPUT:
                 has_run = True
             elif not (child.others_go_on and has_run):
@@ -187,6 +181,26 @@ class Supervisor:
             if not self._stopping.is_set():
                 self._notice(f"starting the {child.name} again")
             delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
+
+    async def _run_once(self, child: Child, *, has_run: bool) -> int | None:
+        """Its exit status; None when it has run before and could not be started now."""
+        try:
+            process = await child.start()
+        except ApplianceError as error:
+            # Whoever killed it may do so while it starts; what goes on without it is not to end with it.
+            if not has_run:
+                raise
+            log.warning("child_not_started", extra={"child": child.name, "reason": error.message})
+            self._notice(f"the {child.name} did not start: {error.message}")
+            return None
+        self._running[child.name] = process
+        log.info("child_started", extra={"child": child.name, "child_pid": process.pid})
+        status = await process.wait()
+        self._running.pop(child.name, None)
+        if not self._stopping.is_set():
+            log.warning("child_ended", extra={"child": child.name, "status": status})
+            self._notice(f"the {child.name} ended (status {status})")
+        return status
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -32,7 +32,10 @@ class MaintenanceSessions:
     async def get(
         self, database: str | None, settings: Mapping[str, str] | None = None
     ) -> Connection:
-        """A session without a statement timeout, with these settings; raises as Target.connect does."""
+        """A session that no timeout ends, with these settings; raises as Target.connect does.
+
+        The server's own defaults may be made for an application's sessions, or for the emergency.
+        """
         connection = self._open.get(database)
         if connection is None or connection.is_closed():
             connection = await self._target.connect(
@@ -41,6 +44,10 @@ class MaintenanceSessions:
             self._open[database] = connection
             self._settings[database] = {}
             await connection.execute(f"SET client_connection_check_interval = '{END_WITH_CLIENT}'")
+            await connection.execute("SET default_transaction_read_only = off")
+            await connection.execute("SET idle_session_timeout = 0")
+            if connection.get_server_version().major >= 17:
+                await connection.execute("SET transaction_timeout = 0")
             with contextlib.suppress(
                 asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -21,13 +22,16 @@ from appliance.dbops.drill.registry import situation
 from appliance.dbops.drill.tally import differences, tally
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.inspect import read_snapshot
 from appliance.dbops.limits import STOP_AGE
 from appliance.dbops.maintenance_session import MaintenanceSessions
 from appliance.dbops.policy import Policy
+from appliance.dbops.row_counts import changes, count_rows
 from appliance.dbops.run import Surroundings
 from appliance.dbops.run_step import State
 from appliance.dbops.step import Consent, StepKind
 from appliance.dbops.target import Target
+from appliance.dbops.verify import check_structures
 from appliance.dbops.verify import probe as take_ids
 from appliance.maintenance import is_on
 from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
@@ -38,6 +42,7 @@ QUICK = Policy(last_stage=1, lock_timeout_ms=300)
 WHOLE = Policy(lock_timeout_ms=300)
 STARTED_AT = "SELECT pg_postmaster_start_time()::text"
 NAPTIME = "SELECT setting FROM pg_settings WHERE name = 'autovacuum_naptime'"
+WAITING = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'relation')"
 OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
 
 
@@ -61,24 +66,38 @@ async def refusal(drill: Drill, *statements: str) -> BaseException:
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_the_stop_is_known_by_sqlstate_and_routine_and_a_second_run_finds_nothing(
+async def test_writes_come_back_with_every_row_and_a_second_run_finds_nothing_to_do(
     version: str, new_drill: NewDrill, tmp_path: Path
 ) -> None:
     drill = await new_drill(version)
     await drill.drive(situation("plain"), silent)
+    await drill.execute_each("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
+    await drill.execute_each("postgres", "SELECT pg_reload_conf()")
     naptime = await drill.value(NAPTIME)
-    error = await refusal(drill, "INSERT INTO pending (gid) VALUES ('refused')")
+    error = await refusal(drill, "BEGIN READ WRITE", "INSERT INTO pending (gid) VALUES ('refused')")
     assert fault_of(error) is Fault.XID_STOP
+    target = Target(directory=drill.cluster.directory)
+    sessions = MaintenanceSessions(target, 1000)
+    before = await count_rows(await read_snapshot(target.connect), sessions, digest=True)
+    assert {table.rows for table in before.tables if table.table == '"public"."messages"'} == {
+        19_000
+    }
     told = Told()
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK, told=told)
     assert outcome.is_complete
     assert {state for _, state in told.ended_steps} == {"done"}
     assert told.asked == []
     assert await drill.value(NAPTIME) == naptime
-    sessions = MaintenanceSessions(Target(directory=drill.cluster.directory), 1000)
     checks = {check.name: check.ok async for check in take_ids(sessions)}
-    await sessions.close()
     assert checks == {"transaction ID": True, "multixact": True}
+    seen = await read_snapshot(target.connect)
+    assert changes(before, await count_rows(seen, sessions, digest=True)) == ()
+    structures = {
+        check.name: check.ok async for check in check_structures(seen, sessions, bytes_max=1 << 30)
+    }
+    assert structures["structures in app"] is True
+    assert False not in structures.values()
+    await sessions.close()
     again = Told()
     assert (await repair(drill.cluster.directory, tmp_path, QUICK, told=again)).is_complete
     assert again.ended_steps == []
@@ -152,7 +171,8 @@ async def test_a_damaged_page_stops_its_own_table_alone_and_is_kept_before_it_is
     assert all(page.stat().st_size == 8192 for page in pages)
 
 
-STEPS = ("vacuum:1:app", "refresh:1:app", "autovacuum:1:template0", "probe", "repair:app")
+STEPS = ("vacuum:1:app", "refresh:1:app", "autovacuum:1:template0", "repair:app")
+TEMPLATE0_YOUNG = "SELECT age(datfrozenxid) < 1000000 FROM pg_database WHERE datname = 'template0'"
 
 
 @contextmanager
@@ -173,8 +193,8 @@ def command(directory: Path, state_dir: Path) -> Iterator[subprocess.Popen[str]]
         yield process
 
 
-def kill_in(process: subprocess.Popen[str], key: str) -> list[str]:
-    """Kill the run with -9 when a step of this kind has just begun; returns the steps that it ended."""
+def until(process: subprocess.Popen[str], key: str) -> list[str]:
+    """Wait until a step of this kind has begun; returns the steps that were done before."""
     ended = []
     assert process.stderr is not None
     for line in process.stderr:
@@ -182,7 +202,6 @@ def kill_in(process: subprocess.Popen[str], key: str) -> list[str]:
         if event["event"] == "ended" and event["state"] == "done":
             ended.append(event["key"])
         if event["event"] == "started" and event["key"].startswith(key):
-            process.send_signal(signal.SIGKILL)
             return ended
     raise AssertionError(f"no step {key} began")
 
@@ -196,7 +215,15 @@ async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
     ended: list[str] = []
     for key in STEPS:
         with command(drill.cluster.directory, tmp_path) as process:
-            ended += kill_in(process, key)
+            ended += until(process, key)
+            if key.startswith("autovacuum"):
+                await drill.wait_until(f"SELECT ({NAPTIME}) = '1'")
+            elif key.startswith("repair"):
+                # What the killed run had set is back before anything else is done.
+                assert await drill.value(NAPTIME) == naptime
+            process.send_signal(signal.SIGKILL)
+        if key.startswith("autovacuum"):
+            await drill.wait_until(TEMPLATE0_YOUNG)
     with command(drill.cluster.directory, tmp_path) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -207,7 +234,7 @@ async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
     # Writes came back when the first plans were done; a look at it costs nothing but an ID.
     once = [key for key in ended if key.startswith(("vacuum", "repair"))]
     assert len(once) == len(set(once))
-    assert {key.partition(":")[0] for key in ended} >= {"vacuum", "refresh", "autovacuum", "repair"}
+    assert {key.partition(":")[0] for key in ended} >= {"vacuum", "refresh", "repair"}
     frozen = {key.split(":", 2)[2] for key in once if key.startswith("vacuum")}
     repaired = {key.split(":", 1)[1] for key in once if key.startswith("repair")}
     assert frozen <= repaired
@@ -219,30 +246,46 @@ async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
     assert oldest < STOP_AGE
 
 
-async def test_a_full_disk_stops_a_run_and_a_step_that_fails_stops_no_other(
+async def test_a_full_disk_breaks_a_running_step_off_and_a_step_that_fails_stops_no_other(
     new_drill: NewDrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drill = await new_drill(EMBEDDED)
     await drill.drive(situation("lock"), silent)
     folders = disk_floor.wal_folders(drill.cluster.directory)
     assert folders
-    with monkeypatch.context() as patched:
-        patched.setattr(disk_floor, "FLOOR_SHARE", 2.0)  # a floor that no disk has free
-        outcome = await repair(
-            drill.cluster.directory,
-            tmp_path,
-            Policy(last_stage=1, maintenance=True, disk_floor_bytes=1 << 50),
-            place=Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
-        )
+    in_maintenance: list[bool] = []
+
+    async def fill_the_disk() -> None:
+        # By then only the VACUUM is left that waits for the lock.
+        while not any(key.startswith("refresh") for key, _ in told.ended_steps):
+            await asyncio.sleep(0.05)
+            in_maintenance.append(is_on(tmp_path))
+            if await drill.value(WAITING):
+                monkeypatch.setattr(disk_floor, "FLOOR_SHARE", 2.0)  # a floor that no disk has free
+
+    told = Told()
+    filling = asyncio.create_task(fill_the_disk())
+    outcome = await repair(
+        drill.cluster.directory,
+        tmp_path,
+        Policy(last_stage=1, maintenance=True, disk_floor_bytes=1 << 50, lock_timeout_ms=60_000),
+        told=told,
+        place=Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=folders),
+    )
+    filling.cancel()
     assert outcome.stopped is not None
     assert str(drill.cluster.directory) in outcome.stopped
-    assert [result.state for _, result in outcome.ended if result.state is State.DONE] == []
-    assert not is_on(tmp_path)
-    outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
     states = [result.state for _, result in outcome.ended]
     assert states.count(State.DONE) > 50
+    assert State.STOPPED in states
+    assert any(in_maintenance)
+    assert not is_on(tmp_path)
+    assert not await drill.value(WAITING)
+    monkeypatch.undo()
+    outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
     locked = {step.object for step, result in outcome.ended if result.fault is Fault.LOCKED}
     assert len(locked) == 1
+    assert {one.state for step, one in outcome.ended if step.object not in locked} >= {State.DONE}
     assert not outcome.is_complete
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK, [Consent.LOCK])
     assert outcome.is_complete

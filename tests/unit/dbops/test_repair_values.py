@@ -136,8 +136,7 @@ def counts(**rows: int | None) -> RowCounts:
     return RowCounts(
         system_id="1",
         tables=tuple(
-            TableRows(database="app", table=name, rows=number, digest=f"d{number}")
-            for name, number in rows.items()
+            TableRows(database="app", table=name, rows=number) for name, number in rows.items()
         ),
     )
 
@@ -149,10 +148,14 @@ def test_rows_that_are_missing_are_a_loss_and_rows_that_were_added_are_not(tmp_p
     after = counts(same=5, fewer=4, more=6, unread=None, broken=None, new=1)
     found = {change.table: change.is_loss for change in changes(before, after)}
     assert found == {"fewer": True, "more": False, "gone": True, "unread": True}
-    other = RowCounts(
-        system_id="1", tables=(TableRows(database="app", table="same", rows=5, digest="x"),)
+    first, second = (
+        RowCounts(
+            system_id="1", tables=(TableRows(database="app", table="same", rows=5, digest=digest),)
+        )
+        for digest in "xy"
     )
-    assert [change.is_loss for change in changes(counts(same=5), other)] == [True]
+    assert [change.is_loss for change in changes(first, second)] == [True]
+    assert changes(first, counts(same=5)) == ()
 
 
 def test_a_file_that_is_no_row_counts_is_named(tmp_path: Path) -> None:
