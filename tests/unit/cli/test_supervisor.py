@@ -6,11 +6,12 @@ import asyncio
 import signal
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 
 from appliance.cli.supervisor import Child, ChildFailed, Process, Supervisor, bind_socket
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, DatabaseError
 
 SLEEP = "import time; time.sleep(600)"
 STUBBORN = (
@@ -61,6 +62,42 @@ async def test_a_child_that_dies_again_and_again_is_started_ever_more_slowly() -
     await running
     # Pauses of 0.2, 0.4, 0.8 and 1.6 s.
     assert 2 <= len(starts) <= 5
+
+
+async def test_a_child_that_has_run_and_cannot_start_is_tried_again() -> None:
+    starts: list[Process] = []
+    once = child("database", SLEEP, starts)
+    tries = 0
+
+    async def start() -> Process:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise DatabaseError("killed while it started")
+        return await once.start()
+
+    others: list[Process] = []
+    notices: list[str] = []
+    supervisor = Supervisor(
+        (child("server", SLEEP, others), replace(once, start=start)), notices.append
+    )
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: len(starts) == 1 and len(others) == 1)
+    starts[0].kill()
+    await until(lambda: len(starts) == 2)
+    assert len(others) == 1
+    assert "the database did not start: killed while it started" in notices
+    supervisor.stop()
+    await running
+
+
+async def test_a_child_that_cannot_be_started_at_first_ends_everything() -> None:
+    async def start() -> Process:
+        raise DatabaseError("no disk")
+
+    refused = Child(name="db", start=start, stop_signal=signal.SIGTERM, stop_after_s=1)
+    with pytest.raises(DatabaseError, match="no disk"):
+        await Supervisor((refused,), print).run()
 
 
 async def test_children_stop_in_the_order_given_each_after_the_one_before() -> None:
