@@ -193,6 +193,13 @@ def test_a_process_does_not_load_the_libraries_of_another(module: str, banned: s
     assert not banned & set(loaded)
 
 
+def test_no_cancellation_is_lost_in_a_wait() -> None:
+    # Before Python 3.12 `asyncio.wait_for` forgets a cancellation that comes with the result: what
+    # was told to end goes on, and who waits for its end waits for ever. `asyncio.timeout` does not.
+    for path in sorted((ROOT / "appliance").rglob("*.py")):
+        assert "asyncio.wait_for(" not in path.read_text(encoding="utf-8"), path
+
+
 def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:
     # Put together here so that this file does not hold them itself.
     banned = ["py" + "pi.org", "files.python" + "hosted", "index-" + "url", "/" + "work/main"]

@@ -204,7 +204,8 @@ class Supervisor:
 
     async def _pause(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
         except TimeoutError:
             return
 

@@ -50,7 +50,8 @@ async def run_program(
         **account.spawn_options(),
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(given or None), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            output, _ = await process.communicate(given or None)
     except TimeoutError as error:
         await end_process(process)
         raise DatabaseError(f"{program.name} took longer than {timeout_s:.0f} s") from error
@@ -81,7 +82,8 @@ async def end_process(process: Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
         except TimeoutError:
             log.warning("database_stop_slow", extra={"server_pid": process.pid})
         else:

@@ -237,7 +237,8 @@ async def _pool(config: Config) -> AsyncIterator[Pool]:
         yield pool
     finally:
         try:
-            await asyncio.wait_for(pool.close(), POOL_CLOSE_S)
+            async with asyncio.timeout(POOL_CLOSE_S):
+                await pool.close()
         except TimeoutError:
             pool.terminate()
 

@@ -171,7 +171,8 @@ class EngineClient:
     async def _answer(self, question: Ask | AdminQuestion, timeout_s: float) -> Answer:
         link = self._connected()
         try:
-            return await asyncio.wait_for(link.ask(question), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await link.ask(question)
         except TimeoutError as error:
             raise EngineUnavailable(
                 "The engine did not answer in time; try again in a moment."
@@ -206,7 +207,8 @@ class EngineClient:
         except OSError:
             return None
         try:
-            hello = await asyncio.wait_for(asyncio.shield(link.greeted), HELLO_TIMEOUT_S)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                hello = await asyncio.shield(link.greeted)
         except TimeoutError:
             hello = None
         except asyncio.CancelledError:

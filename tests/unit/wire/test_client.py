@@ -15,6 +15,7 @@ import pytest
 from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable
 from appliance.model.decoder import Decoder
+from appliance.wire import client as client_module
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import (
     PROTOCOL,
@@ -388,8 +389,18 @@ async def test_one_cancel_is_on_the_wire_whatever_ends_a_request(socket_path: Pa
                 await anext(events)
             client.cancel("told", 3)
             client.cancel("told", 4)
-        reader = asyncio.create_task(collect(client, request("task")))
-        await client.ask()
+        read = 0
+
+        async def read_on() -> None:
+            nonlocal read
+            async with aclosing(client.generate(request("task"))) as events:
+                async for _ in events:
+                    read += 1
+
+        reader = asyncio.create_task(read_on())
+        async with asyncio.timeout(PATIENCE_S):
+            while read < 20:
+                await asyncio.sleep(0.001)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         await client.ask()
@@ -439,3 +450,29 @@ async def test_an_engine_of_another_protocol_is_not_used(socket_path: Path) -> N
             while greetings < 2:
                 await asyncio.sleep(0.01)
         assert not client.ready
+
+
+async def test_a_close_at_the_moment_of_the_greeting_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing: list[asyncio.Task[None]] = []
+    made = client_module._Link.connection_made
+
+    def connection_made(link: client_module._Link, transport: asyncio.BaseTransport) -> None:
+        made(link, transport)
+        link.greeted.add_done_callback(
+            lambda _: closing.append(asyncio.create_task(client.close()))
+        )
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(HELLO))
+
+    monkeypatch.setattr(client_module._Link, "connection_made", connection_made)
+    async with await asyncio.start_unix_server(greet, str(tmp_path / "engine.sock")):
+        client = EngineClient(tmp_path / "engine.sock")
+        client.start()
+        async with asyncio.timeout(PATIENCE_S):
+            while not closing:
+                await asyncio.sleep(0.01)
+            await closing[0]
+    assert not client.ready
