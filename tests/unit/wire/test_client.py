@@ -460,19 +460,19 @@ async def test_a_close_at_the_moment_of_the_greeting_ends(
 
     def connection_made(link: client_module._Link, transport: asyncio.BaseTransport) -> None:
         made(link, transport)
-        link.greeted.add_done_callback(
-            lambda _: closing.append(asyncio.create_task(client.close()))
-        )
+        link.greeted.add_done_callback(lambda _: closing.append(asyncio.create_task(mine.close())))
 
-    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(encode(HELLO))
+        await reader.read()
+        writer.close()
 
     monkeypatch.setattr(client_module._Link, "connection_made", connection_made)
     async with await asyncio.start_unix_server(greet, str(tmp_path / "engine.sock")):
-        client = EngineClient(tmp_path / "engine.sock")
-        client.start()
+        mine = EngineClient(tmp_path / "engine.sock")
+        mine.start()
         async with asyncio.timeout(PATIENCE_S):
             while not closing:
                 await asyncio.sleep(0.01)
             await closing[0]
-    assert not client.ready
+    assert not mine.ready
