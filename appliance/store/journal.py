@@ -173,6 +173,13 @@ class Journal:
             told = f"neither the database nor the journal takes this: {error.strerror}"
             for one in group:
                 one.answer.set_exception(StorageUnavailable(told))
+        except (
+            Exception
+        ) as error:  # a bug of ours: who waits is to know, and what comes next is written
+            log.error("journal_not_written", exc_info=error)
+            for one in group:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
 
     def _hold(self, number: int, one: _Waiting) -> None:
         self._sizes[number] = len(one.payload) + OVERHEAD_BYTES

@@ -16,11 +16,10 @@ from appliance.store.pool import Pool
 from appliance.store.records import NewGreeting
 from appliance.store.rows import append_arguments, open_arguments
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, talk, turn
+from tests.unit.store.test_queries import OF_ALL_TENANTS
 
 GREETING = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hello")
 PARTITION = re.compile(r"(messages|conversations)_\d\d")
-OF_ALL_TENANTS = {"live_chats", "newest_of_character"}
-"""Questions of the operator's about a character, whoever talks to it: they read every partition."""
 
 
 def literal(value: object) -> str:
