@@ -15,8 +15,8 @@ from appliance.store.ledger import QUERIES, Ledger
 from appliance.store.pool import Pool
 from appliance.store.records import NewGreeting
 from appliance.store.rows import append_arguments, open_arguments
+from tests.ledger_statements import OF_ALL_TENANTS
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, talk, turn
-from tests.unit.store.test_queries import OF_ALL_TENANTS
 
 GREETING = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text="Hello")
 PARTITION = re.compile(r"(messages|conversations)_\d\d")

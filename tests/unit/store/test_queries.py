@@ -9,9 +9,7 @@ import pytest
 from appliance.named_sql import parse_queries
 from appliance.store.migrate import load_migrations
 from appliance.store.queries import load_queries
-
-OF_ALL_TENANTS = {"live_chats", "newest_of_character"}
-"""Questions of the operator's about a character, whoever talks to it."""
+from tests.ledger_statements import OF_ALL_TENANTS
 
 
 def test_a_query_is_what_stands_between_two_names() -> None:
@@ -32,15 +30,13 @@ def test_our_queries_name_their_columns_and_contain_no_format_marks(name: str) -
         assert not re.search(r"SELECT\s+\*|\.\*|%s|\{", query)
 
 
-@pytest.mark.parametrize("file", ["ledger", "search"])
-def test_every_statement_on_a_table_of_the_ledger_names_the_tenant(file: str) -> None:
-    for name, query in load_queries(file).items():
+def test_every_statement_on_a_table_of_the_ledger_names_the_tenant() -> None:
+    for name, query in load_queries("ledger").items():
         if name in OF_ALL_TENANTS:
             continue
         scans = len(re.findall(r"(?:FROM|JOIN|UPDATE) appliance\.\w+", query))
         assert len(re.findall(r"tenant = \$1::text", query)) >= scans, name
-        # A search reads the conversations of a tenant, whichever they are.
-        if "appliance.messages" in query and file == "ledger":
+        if "appliance.messages" in query:
             assert "$2::uuid" in query, name
 
 
