@@ -68,7 +68,13 @@ SETTINGS = (
 )
 """What a snapshot keeps of `pg_settings`."""
 
-_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError)
+_FAILURES = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    OSError,
+    asyncio.TimeoutError,
+    UnicodeDecodeError,  # a name that was given in a database of another encoding
+)
 
 
 async def read_snapshot(connect: Connect) -> Snapshot:

@@ -6,13 +6,12 @@ Never: judges which relations are old enough to matter; it is told from which ag
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from shlex import quote
 
 from appliance.dbops.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
 from appliance.dbops.damage import Damage
 from appliance.dbops.holders import AUTOVACUUM_WORKER, describe, terminate
 from appliance.dbops.limits import Stage
-from appliance.dbops.quoting import identifier, literal
+from appliance.dbops.quoting import identifier, literal, single_user_command
 from appliance.dbops.snapshot import AgeMin, Database, Lock, Relation, Snapshot, TempNamespace
 
 UNKNOWN_FOLDER = "DATA_FOLDER"
@@ -103,22 +102,23 @@ def _orphan_actions(
     stops = (
         "STOPS THE SERVER for a second or two: no session may drop anything while no XID is left"
     )
-    return (
-        Action(
-            form=ActionForm.SHELL,
-            text="appliance db run --single-user",
-            database=None,
-            consequence=f"{stops}; does what the next line does, and starts the server again",
-        ),
-        Action(
-            form=ActionForm.SHELL,
-            text=f"printf '%s\\n' {quote(drop)} | "
-            f"postgres --single -D {quote(directory)} {quote(database.name)}",
-            database=None,
-            consequence="by hand: only after pg_ctl stop -m fast, as the server's user; start it again "
-            "afterwards",
-        ),
+    by_run = Action(
+        form=ActionForm.SHELL,
+        text="appliance db run --single-user",
+        database=None,
+        consequence=f"{stops}; does what the next line does, and starts the server again",
     )
+    command = single_user_command(drop, folder=directory, database=database.name)
+    if command is None:
+        return (by_run,)
+    by_hand = Action(
+        form=ActionForm.SHELL,
+        text=command,
+        database=None,
+        consequence="by hand: only after pg_ctl stop -m fast, as the server's user; start it again "
+        "afterwards",
+    )
+    return (by_run, by_hand)
 
 
 def _owner_actions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import asyncpg
 
@@ -14,6 +15,7 @@ from appliance.dbops.quoting import identifier
 from appliance.dbops.run_step import QUERIES
 from appliance.dbops.snapshot import Relation
 from appliance.dbops.step import Step
+from appliance.errors import DatabaseError
 
 PAGES_MAX = 10_000
 """Beyond it a table is beyond this kind of repair: it is to be restored from a backup."""
@@ -24,24 +26,30 @@ async def copy_damaged_pages(
 ) -> tuple[Path, ...]:
     """Find every unreadable page of a relation by reading it, and keep each in a file of its own.
 
-    Raises what the server answers to anything but a damaged page.
+    Raises what the server answers to anything but a damaged page, DatabaseError past PAGES_MAX.
     """
     assert step.database is not None
     connection = await sessions.get(step.database)
     name = identifier(relation.schema, relation.name)
+    # A database may be called `../x`.
+    file_name = quote(step.database, safe="")
     kept: list[Path] = []
     start = 0
-    while len(kept) < PAGES_MAX:
+    while True:
         try:
             await connection.fetchval(
-                f"SELECT count(*) FROM {name} WHERE ctid >= '({start},0)'::tid"
+                f"SELECT count(*) FROM ONLY {name} WHERE ctid >= '({start},0)'::tid"
             )
         except asyncpg.PostgresError as error:
             block = damaged_block(error)
             if fault_of(error) is not Fault.DAMAGED or block is None or block < start:
                 raise
+            if len(kept) == PAGES_MAX:
+                raise DatabaseError(
+                    f"{name} has more than {PAGES_MAX:,} damaged pages: restore it from a backup"
+                ) from error
             page = await connection.fetchval(QUERIES["page"], relation.oid, block)
-            kept.append(folder / f"{step.database}.{relation.oid}.{block}.page")
+            kept.append(folder / f"{file_name}.{relation.oid}.{block}.page")
             _write(kept[-1], page)
             start = block + 1
         else:

@@ -9,7 +9,7 @@ from datetime import datetime
 from appliance.dbops.plan_blockers import session_name, terminate
 from appliance.dbops.plan_vacuum import AgeLimits
 from appliance.dbops.policy import Policy
-from appliance.dbops.quoting import identifier
+from appliance.dbops.quoting import identifier, single_user_command
 from appliance.dbops.snapshot import Database, Relation, Session, Snapshot
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
@@ -43,6 +43,11 @@ def temp_steps(snapshot: Snapshot, limits: AgeLimits, policy: Policy) -> Iterato
                 )
 
 
+def _by_hand(table: str, database: str) -> str:
+    command = single_user_command(f"DROP TABLE {table}", folder="FOLDER", database=database)
+    return "" if command is None else f", or by hand: {command}"
+
+
 def _orphan_step(
     database: Database, table: Relation, stage: int, policy: Policy, *, offline: bool
 ) -> Step:
@@ -54,8 +59,7 @@ def _orphan_step(
             "; dropping it takes an XID, which in the stop only single-user mode gives"
             if asked
             else "; in the stop only single-user mode can drop it: stop the server and run this again "
-            f"with --single-user, or by hand: echo 'DROP TABLE {name}' | postgres --single -D FOLDER "
-            f"{database.name}"
+            f"with --single-user{_by_hand(name, database.name)}"
         )
     step = Step(
         key=f"temp:{database.name}:{table.oid}",

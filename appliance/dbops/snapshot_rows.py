@@ -22,6 +22,9 @@ from appliance.dbops.temp_owners import NumberedProcess
 
 Row: TypeAlias = asyncpg.Record
 
+QUERY_CHARS_MAX = 200
+"""Of what a session runs."""
+
 _TRUE = ("true", "on", "yes", "1")
 
 
@@ -89,7 +92,7 @@ def sessions_of(rows: Iterable[Row]) -> tuple[Session, ...]:
             xid_age=row["xid_age"],
             transaction_s=row["transaction_s"],
             state_s=row["state_s"],
-            query=row["query"] or "",
+            query=(row["query"] or b"").decode("utf-8", "replace")[:QUERY_CHARS_MAX],
             own=row["own"],
             vacuuming=row["vacuuming"],
         )

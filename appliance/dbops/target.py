@@ -88,6 +88,10 @@ class Target:
                         "statement_timeout": str(statement_timeout_ms),
                         "lock_timeout": str(lock_timeout_ms),
                         "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+                        # A database's owner may set others, and this is a superuser: no function of
+                        # the owner's comes before the server's own, and a text is what it seems.
+                        "search_path": "public",
+                        "standard_conforming_strings": "on",
                     },
                 )
         except asyncpg.PostgresError as error:

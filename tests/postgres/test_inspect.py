@@ -320,6 +320,43 @@ async def test_a_database_that_refuses_is_named_and_the_rest_is_there(watched: C
     assert app(snapshot).xid_age > 0
 
 
+async def test_what_a_session_of_another_encoding_runs_stops_no_reading(watched: Cluster) -> None:
+    await execute(
+        watched,
+        "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C' LOCALE_PROVIDER libc",
+    )
+    connection = await asyncpg.connect(watched.url("latin"))
+    try:
+        await connection.execute("SELECT 'café', pg_backend_pid()")
+        snapshot = await read_snapshot(target(watched).connect)
+    finally:
+        await connection.close()
+        await execute(watched, "DROP DATABASE latin")
+    said = [session.query for session in snapshot.sessions if session.database == "latin"]
+    assert said == ["SELECT 'caf\ufffd', pg_backend_pid()"]
+
+
+async def test_an_owners_settings_put_nothing_before_the_servers_own(watched: Cluster) -> None:
+    await execute(watched, "CREATE DATABASE trapped")
+    owner = await asyncpg.connect(watched.url("trapped"))
+    try:
+        await owner.execute("CREATE SCHEMA trap")
+        await owner.execute(
+            "CREATE FUNCTION trap.age(xid) RETURNS integer LANGUAGE sql AS 'SELECT 1 / 0'"
+        )
+        await owner.execute("ALTER DATABASE trapped SET search_path = trap, pg_catalog")
+        await owner.execute("ALTER DATABASE trapped SET standard_conforming_strings = off")
+        session = await target(watched).connect("trapped")
+        try:
+            assert await session.fetchval("SELECT age('3'::xid) IS NOT NULL")
+            assert await session.fetchval("SELECT 'a\\'") == "a\\"
+        finally:
+            await session.close()
+    finally:
+        await owner.close()
+        await execute(watched, "DROP DATABASE trapped")
+
+
 async def test_what_a_poor_role_may_not_see_is_named(watched: Cluster) -> None:
     await in_app(watched, "CREATE ROLE poor LOGIN", "CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
     try:

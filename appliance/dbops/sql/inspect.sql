@@ -54,7 +54,8 @@ SELECT a.pid,
        age(a.backend_xid) AS xid_age,
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS transaction_s,
        extract(epoch FROM clock_timestamp() - a.state_change)::float8 AS state_s,
-       left(a.query, 200) AS query,
+       -- As bytes: it is in the encoding of its own database, which this session's need not be.
+       textsend(a.query) AS query,
        a.pid = pg_backend_pid() AS own,
        EXISTS (SELECT FROM pg_stat_progress_vacuum AS v WHERE v.pid = a.pid) AS vacuuming
   FROM pg_stat_activity AS a
