@@ -6,13 +6,14 @@ in `$CREDENTIALS_DIRECTORY`, named `appliance_FILE`.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from appliance.config import ApiKey, Config
+from appliance.config import ApiKey, Config, load_config
 from appliance.errors import ConfigError
 
 FOLDER_VARIABLE = "CREDENTIALS_DIRECTORY"
@@ -28,6 +29,11 @@ KNOWN = (DATABASE_URL, API_KEYS)
 
 class _Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     api_keys: tuple[ApiKey, ...] = ()
+
+
+def load_as_service(path: Path) -> Config:
+    """The configuration in a file as a service has it; raises ConfigError."""
+    return with_credentials(load_config(path), os.environ)
 
 
 def with_credentials(config: Config, environment: Mapping[str, str]) -> Config:

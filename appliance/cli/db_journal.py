@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from appliance.cli.admin_client import add_place
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json, size
-from appliance.config import Config, DatabaseConfig, Paths, load_config
+from appliance.config import DatabaseConfig, Paths
+from appliance.credentials import load_as_service
 
 if TYPE_CHECKING:
     from appliance.cli.db import Subparsers
@@ -188,7 +189,7 @@ async def _drain(
 
 def _place(options: argparse.Namespace) -> tuple[Paths, DatabaseConfig]:
     if options.config is not None:
-        config: Config = load_config(options.config)
+        config = load_as_service(options.config)
         return config.paths, config.database
     from appliance.cli.demo_paths import demo_paths
 

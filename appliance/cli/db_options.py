@@ -112,6 +112,6 @@ def cluster_folder(options: argparse.Namespace) -> Path:
 
 
 def _config(path: Path) -> Config:
-    from appliance.config import load_config
+    from appliance.credentials import load_as_service
 
-    return load_config(path)
+    return load_as_service(path)

@@ -27,9 +27,9 @@ def add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run_status(options: argparse.Namespace) -> int:
     """Ask every part and print; returns the exit code, 1 when chats cannot be answered."""
     from appliance.cli.status_parts import gather
-    from appliance.config import load_config
+    from appliance.credentials import load_as_service
 
-    told = gather(load_config(options.config))
+    told = gather(load_as_service(options.config))
     print(as_json(told) if options.json else visible("\n".join(lines_of(told))))
     return 0 if told["server"].get("ready") else EXIT_FOUND_WRONG
 
