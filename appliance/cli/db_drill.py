@@ -149,7 +149,7 @@ async def _hold(name: str, folder: Path, binaries: Binaries) -> int:
         print(
             f"{name}: writes are refused, after {time.monotonic() - started:.1f} s. Repair it with"
         )
-        for command in ("status", "diagnose", "plan", "run", "verify"):
+        for command in ("status", "diagnose", "plan", "run --execute", "verify"):
             print(f"    appliance db {command} --data-dir {cluster.directory}")
         print("Ctrl-C here ends the drill.", flush=True)
         await asyncio.Event().wait()
