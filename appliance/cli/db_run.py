@@ -111,6 +111,11 @@ def _consents(kinds: list[str]) -> frozenset[str]:
     for kind in kinds:
         if kind not in known:
             raise ConfigError(f"--yes {kind}: expected one of {', '.join(sorted(known))}")
+    if {Consent.PREPARED_COMMIT, Consent.PREPARED_ROLLBACK} <= set(kinds):
+        raise ConfigError(
+            "--yes prepared-commit and --yes prepared-rollback: give one of them, or none to be asked "
+            "about each prepared transaction"
+        )
     return frozenset(kinds)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from appliance.cli.db_plan_text import plan_json, plan_text
 from appliance.cli.db_run_terminal import confirm_by
+from appliance.cli.main import main
 from appliance.dbops import disk_floor
 from appliance.dbops.disk_floor import least_room, wal_folders
 from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
@@ -228,3 +229,11 @@ def test_a_plan_is_told_with_its_reasons_and_is_whole_as_json() -> None:
     told = plan_json(plan)
     assert [step["key"] for step in told["steps"]] == [step.key for step in plan.steps]
     assert told["steps"][1]["statements"] == list(plan.steps[1].statements)
+
+
+def test_consent_to_both_ends_of_a_prepared_transaction_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ("--yes", "prepared-commit", "--yes", "prepared-rollback")
+    assert main(["db", "run", "--execute", "--data-dir", str(tmp_path), *both]) == 2
+    assert "prepared-commit and --yes prepared-rollback" in capsys.readouterr().err
