@@ -34,6 +34,9 @@ TURN_BYTES = 64 << 10
 SLACK_BYTES = 8 << 20
 """A file with this much of finished entries, and more of them than of others, is written anew."""
 
+SLACK_SHARE = 8
+"""One part in so many of the limit is as much: a small journal is not full of what is finished."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -115,7 +118,8 @@ class Journal:
             self.overlay.remove(numbers)
             for number in numbers:
                 self._pending_bytes -= self._sizes.pop(number)
-            if self._file.used_bytes - self._pending_bytes > max(SLACK_BYTES, self._pending_bytes):
+            slack = min(SLACK_BYTES, self.bytes_max // SLACK_SHARE)
+            if self._file.used_bytes - self._pending_bytes > max(slack, self._pending_bytes):
                 kept = list(self.overlay.pending())
                 await self._on_disk(
                     lambda: self._file.rewrite([(number, encode(entry)) for number, entry in kept])

@@ -108,13 +108,15 @@ class JournalFile:
 
         The numbers go on from what they were.
         """
-        last = self._last
         content, key = _content(frames)
-        _replace(self._folder, FILE_NAME, content)
-        os.close(self._file)
-        self._take(scan(content))
-        assert self._key == key
-        self._last = max(self._last, last)
+        old, self._file = self._file, _put(self._folder, FILE_NAME, content)
+        self._key, self._end, self._reserved = key, len(content), len(content)
+        # Until its name is on the disk, what is appended to it could go with it.
+        self._is_suspect = True
+        os.close(old)
+        _sync_folder(self._folder)
+        self._is_suspect = False
+        self._reserve(0)
 
     def keep_refused(self, lines: bytes) -> None:
         """Add lines to the file of entries that the database refused. On the disk when it returns."""
@@ -288,16 +290,26 @@ def _content(frames: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes]:
 
 def _replace(folder: Path, name: str, content: bytes) -> None:
     """Write a file whole and durably: it is there as it was before, or with all of the content."""
+    os.close(_put(folder, name, content))
+    _sync_folder(folder)
+
+
+def _put(folder: Path, name: str, content: bytes) -> int:
+    """Put a file that is whole and on the disk in the place of another; returns it, open.
+
+    Raises OSError, and then the other is in its place. Its name lasts once the folder is synced.
+    """
     temporary = folder / f".{name}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600)
     try:
         _write_all(descriptor, content)
         os.fsync(descriptor)
-    finally:
+        temporary.rename(folder / name)
+    except BaseException:
         os.close(descriptor)
-    temporary.rename(folder / name)
-    _sync_folder(folder)
+        raise
+    return descriptor
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,6 +16,8 @@ _HELD_CODES = frozenset(
         "40P01",  # deadlock
         "55P03",  # lock_timeout: somebody holds the conversation
         "57014",  # statement_timeout
+        "58030",  # a bad sector, of a relation: a log that cannot be written stops the server
+        "58P01",  # a missing file, or segment, of a relation
         "XX001",  # a damaged page
         "XX002",  # a damaged index
     }

@@ -237,6 +237,43 @@ def test_a_write_that_fails_leaves_no_frame_to_come_to_light_later(
         assert payloads(file) == [b"kept", b"next"]
 
 
+def test_a_new_file_whose_name_may_not_last_takes_nothing_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as file:
+        file.append([b"kept", b"done"])
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_file, "_sync_folder", _fails(journal_file._sync_folder))
+            for _ in range(2):
+                with pytest.raises(OSError, match="I/O"):
+                    file.rewrite([(1, b"kept")])
+                with pytest.raises(OSError, match="I/O"):
+                    file.append([b"lost"])
+        synced: list[Path] = []
+        monkeypatch.setattr(journal_file, "_sync_folder", synced.append)
+        assert file.append([b"next"]) == [3]
+        assert synced == [tmp_path]
+        found = read_journal(tmp_path)
+        assert found is not None
+        assert [one.payload for one in found.frames] == [b"kept", b"next"]
+    with opened(tmp_path) as file:
+        assert payloads(file) == [b"kept", b"next"]
+
+
+def test_a_new_file_that_cannot_be_put_in_place_leaves_the_old_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as file:
+        file.append([b"kept", b"done"])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", _fails(os.fsync))
+            with pytest.raises(OSError, match="I/O"):
+                file.rewrite([(1, b"kept")])
+        assert file.append([b"next"]) == [3]
+    with opened(tmp_path) as file:
+        assert payloads(file) == [b"kept", b"done", b"next"]
+
+
 def _fails(real: object) -> object:
     """The call does its work, and then says that it failed."""
     assert callable(real)

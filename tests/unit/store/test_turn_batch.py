@@ -153,6 +153,8 @@ def failure(kind: type[asyncpg.PostgresError], code: str, routine: str) -> async
         (failure(asyncpg.PostgresError, "54000", "GetNewMultiXactId"), Fault.DATABASE),
         (failure(asyncpg.PostgresError, "54000", "index_form_tuple_context"), Fault.ENTRY_HELD),
         (asyncpg.LockNotAvailableError("55P03"), Fault.ENTRY_HELD),
+        (failure(asyncpg.PostgresError, "58030", "mdreadv"), Fault.ENTRY_HELD),
+        (failure(asyncpg.PostgresError, "58P01", "mdopenfork"), Fault.ENTRY_HELD),
         (asyncpg.CheckViolationError("23514"), Fault.ENTRY_BUG),
         (asyncpg.CharacterNotInRepertoireError("22021"), Fault.ENTRY_BUG),
         (asyncpg.DiskFullError("53100"), Fault.DATABASE),
