@@ -28,6 +28,9 @@ REPLAY_WAIT_S = 30.0
 """How long a database that takes nothing is tried before the rest is left where it is."""
 
 
+_TORN = "look like an entry that was being written when its server ended, and never acknowledged"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What lies in a journal's folder. `holder` is the process that has it."""
@@ -39,6 +42,7 @@ class Found:
     oldest_s: float
     frames: int
     torn_bytes: int
+    torn: tuple[str, ...]
     damaged: tuple[str, ...]
     refused: int
 
@@ -94,23 +98,35 @@ def look(folder: Path) -> Found:
     from appliance.store.journal_file import (
         DAMAGED_PREFIX,
         REFUSED_NAME,
+        TORN_PREFIX,
         holder_of,
         read_journal,
     )
 
+    holder = holder_of(folder)
     scan = read_journal(folder)
     waiting = [] if scan is None else [entry for _, entry in pending_of(scan.frames)]
     refused = folder / REFUSED_NAME
-    asides = sorted(str(path) for path in folder.glob(f"{DAMAGED_PREFIX}*"))
-    inside = [] if scan is None else [f"bytes {a} to {b} of the file" for a, b in scan.damaged]
+    asides, torn = (
+        sorted(str(path) for path in folder.glob(f"{prefix}*"))
+        for prefix in (DAMAGED_PREFIX, TORN_PREFIX)
+    )
+    # Behind the last frame a server may be writing the next one at this moment.
+    stretches = [] if scan is None else scan.damaged
+    inside = [
+        f"bytes {start} to {end} of the file"
+        for start, end in stretches
+        if holder is None or scan is None or start < scan.end
+    ]
     return Found(
-        holder=holder_of(folder),
+        holder=holder,
         entries=len(waiting),
         conversations=len({entry.key for entry in waiting}),
         bytes=0 if scan is None else scan.end,
         oldest_s=round(oldest_s(waiting[0].at if waiting else None, datetime.now(UTC)), 1),
         frames=0 if scan is None else len(scan.frames),
         torn_bytes=0 if scan is None else scan.torn_bytes,
+        torn=tuple(torn),
         damaged=(*inside, *asides),
         refused=refused.read_bytes().count(b"\n") if refused.exists() else 0,
     )
@@ -132,8 +148,9 @@ def _verdict_text(folder: Path, found: Found) -> str:
     faults = _faults(folder, found)
     head = f"{folder}: {found.frames} frames read, {found.entries} entries wait"
     if found.torn_bytes and found.holder is None:
-        head += f"; {found.torn_bytes} bytes at the end were never acknowledged, and will be cut"
-    return "\n".join([head, *(faults or ["  all of it is sound"])])
+        head += f"; {found.torn_bytes} bytes at the end {_TORN}; they will be cut and kept aside"
+    notes = [f"  cut from the end, {_TORN}: {name}" for name in found.torn]
+    return "\n".join([head, *notes, *(faults or ["  all of it is sound"])])
 
 
 def _faults(folder: Path, found: Found) -> list[str]:

@@ -32,6 +32,7 @@ FILE_NAME = "turns"
 LOCK_NAME = "lock"
 REFUSED_NAME = "refused.jsonl"
 DAMAGED_PREFIX = "damaged-"
+TORN_PREFIX = "torn-"
 
 RESERVE_BYTES = 16 << 20
 """Space that is taken from the disk ahead: turns that run when it fills up still find room."""
@@ -135,7 +136,7 @@ class JournalFile:
         os.close(self._lock)
 
     def _recovered(self) -> Scan:
-        """What the file holds; what is no frame in its middle is kept aside and reported."""
+        """What the file holds; what is no frame is kept aside and reported."""
         if not self._path.exists():
             _replace(self._folder, FILE_NAME, header(secrets.token_bytes(KEY_BYTES)))
         data = self._path.read_bytes()
@@ -146,11 +147,11 @@ class JournalFile:
             _replace(self._folder, FILE_NAME, header(secrets.token_bytes(KEY_BYTES)))
             return scan(self._path.read_bytes())
         if found.torn_bytes:
-            log.warning("journal_tail_cut", extra={"bytes": found.torn_bytes})
-        if not found.damaged:
-            return found
+            self._set_torn_aside(data[found.end : found.end + found.torn_bytes], found.end)
         for start, end in found.damaged:
             self._set_aside(data[start:end], start)
+        if all(start == found.end for start, _ in found.damaged):
+            return found
         content, _ = _content([(one.number, one.payload) for one in found.frames])
         _replace(self._folder, FILE_NAME, content)
         return scan(content)
@@ -159,6 +160,17 @@ class JournalFile:
         name = f"{DAMAGED_PREFIX}{start}-{secrets.token_hex(4)}"
         _replace(self._folder, name, data)
         log.error("journal_damaged", extra={"bytes": len(data), "offset": start, "kept_as": name})
+
+    def _set_torn_aside(self, data: bytes, start: int) -> None:
+        """Keep what was most likely never acknowledged: a damaged length looks the same, and whoever
+        misses a turn finds its bytes. On a full disk they are let go: the server is to start."""
+        name = f"{TORN_PREFIX}{start}-{secrets.token_hex(4)}"
+        extra: dict[str, object] = {"bytes": len(data), "offset": start, "kept_as": name}
+        try:
+            _replace(self._folder, name, data)
+        except OSError as error:
+            extra |= {"kept_as": None, "error": type(error).__name__}
+        log.warning("journal_tail_cut", extra=extra)
 
     def _take(self, found: Scan) -> None:
         """Go on with the file as it was just scanned: what follows its frames is cut off."""

@@ -43,9 +43,9 @@ class Frame:
 class Scan:
     """What a file holds. `end` is where its last frame ends and the next is to be written.
 
-    `damaged` are the stretches [start, end) between frames that are no frame. `torn_bytes` follow
-    the last frame: what was being written when the process or the machine died, and nobody was told
-    of.
+    `damaged` are the stretches [start, end) that are no frame, between frames or behind the last.
+    `torn_bytes` follow the last frame and look like the begin of another: most likely what was being
+    written when the process or the machine died, and nobody was told of.
     """
 
     key: bytes
@@ -85,6 +85,9 @@ def scan(data: bytes) -> Scan:
         frames.append(found)
         place, number = found.end, found.number
     torn = len(data[place:].rstrip(b"\0"))
+    if torn and not _is_begun(data[place : place + torn]):
+        damaged.append((place, place + torn))
+        torn = 0
     return Scan(key=key, frames=tuple(frames), damaged=tuple(damaged), end=place, torn_bytes=torn)
 
 
@@ -100,6 +103,16 @@ def _frame_at(data: bytes, place: int, key: bytes, after: int) -> Frame | None:
     if not hmac.compare_digest(digest, _digest(key, number, payload)):
         return None
     return Frame(number=number, start=place, end=end, payload=payload)
+
+
+def _is_begun(tail: bytes) -> bool:
+    """Whether this may be a frame whose end was not written: of a whole one something is damaged."""
+    if len(tail) < _HEAD.size:
+        return MAGIC.startswith(tail[: len(MAGIC)])
+    magic, length, _, _ = _HEAD.unpack_from(tail)
+    return bool(
+        magic == MAGIC and len(tail) < _HEAD.size + length <= _HEAD.size + PAYLOAD_BYTES_MAX
+    )
 
 
 def _next_frame(data: bytes, place: int, key: bytes, after: int) -> Frame | None:

@@ -40,6 +40,9 @@ ID."""
 HELD_S = 1.0
 """How long the entries of a conversation that somebody else holds are passed over."""
 
+SEARCH_OWED_S = 5.0
+"""How long a search's table that took no write is left alone."""
+
 ONE = BatchLimits(entries=1)
 
 
@@ -70,6 +73,8 @@ class Replay:
         self._jitter = jitter or random.Random()
         self._held_until: dict[Key, float] = {}
         self._pause_s = PROBE_MIN_S
+        self._unsearched: dict[str, datetime] = {}
+        self._look_again_at = 0.0
         self.tally = Tally()
 
     async def run(self) -> None:
@@ -98,6 +103,8 @@ class Replay:
 
     async def _once(self) -> None:
         if not len(self._journal.overlay):
+            if self._gate.writes is Writes.OPEN:
+                await self._look_again()
             await self._wait_for_entries()
             return
         if self._gate.writes is Writes.MAINTENANCE or await self.step() is None:
@@ -122,17 +129,29 @@ class Replay:
         except DatabaseFailure as error:
             self._gate.close(error)
             return None
-        try:
-            # Before they are marked: it is done again with them, if this process ends here.
-            await look_again(self._pool, _oldest_by_tenant([entry for _, entry in batch]))
-        except DatabaseFailure as error:
-            self._gate.close(error)
-            return None
+        for tenant, since in _oldest_by_tenant([entry for _, entry in batch]).items():
+            self._unsearched[tenant] = min(since, self._unsearched.get(tenant, since))
+        # Before they are marked: it is done again with them, if this process ends here.
+        await self._look_again()
         self._gate.open()
         done = await self._settle(batch, outcomes, now)
         if done is not None:
             self._pause_s = PROBE_MIN_S
         return done
+
+    async def _look_again(self) -> None:
+        """Have searches find what is stored. When that fails it is owed, and the turns are stored all
+        the same: a search's table that is locked or damaged keeps none of them waiting."""
+        clock = asyncio.get_running_loop().time
+        if not self._unsearched or clock() < self._look_again_at:
+            return
+        try:
+            await look_again(self._pool, self._unsearched)
+        except DatabaseFailure as error:
+            log.warning("search_index_behind", extra={"reason": reason(error)})
+            self._look_again_at = clock() + SEARCH_OWED_S
+        else:
+            self._unsearched = {}
 
     async def _settle(
         self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome], now: float

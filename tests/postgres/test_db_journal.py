@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from appliance.cli.main import main
-from appliance.store.journal_file import DAMAGED_PREFIX, FILE_NAME
+from appliance.store.journal_file import DAMAGED_PREFIX, FILE_NAME, TORN_PREFIX, JournalFile
 from appliance.store.ledger import Ledger
 from tests.postgres.journalled import Chat, keeping
 
@@ -79,8 +79,9 @@ async def test_a_database_that_is_away_leaves_the_entries_where_they_are(
     assert (await asyncio.to_thread(command, "status")).said["entries"] == 1
 
 
+@pytest.mark.parametrize("hit", [1, 2])
 async def test_damage_is_found_and_the_rest_is_replayed(
-    database_url: str, tmp_path: Path, ledger: Ledger, command: Any
+    database_url: str, tmp_path: Path, ledger: Ledger, command: Any, hit: int
 ) -> None:
     folder = tmp_path / "journal"
     async with keeping(database_url, folder, replays=False) as kept:
@@ -89,20 +90,49 @@ async def test_damage_is_found_and_the_rest_is_replayed(
         for chat in chats:
             await chat.say()
     data = (folder / FILE_NAME).read_bytes()
-    reply = chats[1].done[0].assistant.message_id.bytes
+    reply = chats[hit].done[0].assistant.message_id.bytes
     (folder / FILE_NAME).write_bytes(data.replace(reply, reply[::-1]))
     told = await asyncio.to_thread(command, "verify")
     assert (told.code, told.said["entries"]) == (1, 2)
     replayed = await asyncio.to_thread(command, "replay", "--url", database_url)
     assert replayed.said == {"stored": 2, "refused": 0, "left": 0}
     await chats[0].is_whole_in(ledger)
-    await chats[2].is_whole_in(ledger)
-    assert await ledger.messages(*chats[1].key) == ()
+    await chats[3 - hit].is_whole_in(ledger)
+    assert await ledger.messages(*chats[hit].key) == ()
     # What was kept aside is told until somebody has looked at it and taken it away.
     (aside,) = (await asyncio.to_thread(command, "verify")).said["damaged"]
     (kept_aside,) = folder.glob(f"{DAMAGED_PREFIX}*")
     assert aside == str(kept_aside)
     assert reply[::-1] in kept_aside.read_bytes()
+
+
+def test_an_entry_that_was_not_written_out_is_no_damage_and_is_told_before_and_after_it_is_cut(
+    tmp_path: Path, command: Any
+) -> None:
+    folder = tmp_path / "journal"
+    file = JournalFile(folder, bytes_max=4 << 20)
+    file.append([b"x" * 50])
+    end = file.used_bytes
+    file.close()
+    os.truncate(folder / FILE_NAME, end - 20)
+    before = command("verify")
+    assert (before.code, before.said["ok"], before.said["torn"]) == (0, True, [])
+    assert before.said["torn_bytes"] > 30
+    JournalFile(folder, bytes_max=4 << 20).close()
+    after = command("verify")
+    assert (after.code, after.said["ok"], after.said["torn_bytes"]) == (0, True, 0)
+    assert after.said["torn"] == [str(path) for path in folder.glob(f"{TORN_PREFIX}*")]
+
+
+def test_what_a_server_is_writing_at_the_moment_is_no_damage(tmp_path: Path, command: Any) -> None:
+    folder = tmp_path / "journal"
+    file = JournalFile(folder, bytes_max=4 << 20)
+    with (folder / FILE_NAME).open("r+b") as half_written:
+        half_written.seek(file.used_bytes + 4096)
+        half_written.write(b"the second page first")
+    assert command("verify").code == 0
+    file.close()
+    assert command("verify").code == 1
 
 
 def test_without_a_journal_there_is_nothing_to_say(tmp_path: Path) -> None:

@@ -324,6 +324,31 @@ async def test_a_turn_that_waited_while_others_were_searched_is_found_too(
     assert (await search.find(TENANT, "orange", limit=5)).found
 
 
+async def test_a_search_table_that_takes_no_write_keeps_no_turn_waiting_and_is_told_later(
+    kept: Kept,
+    operator: asyncpg.Connection[asyncpg.Record],
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("appliance.store.replay.SEARCH_OWED_S", 0.1)
+    chat, search = await Chat.begin(kept.ledger), Search(kept.pool)
+    await search.find(TENANT, "nothing yet", limit=5)
+    kept.is_maintenance = True
+    await kept.ledger.append_turn(turn(chat.conversation, None, "an orange teapot", "no"))
+    await operator.execute(
+        "UPDATE appliance.search_progress SET through = now() + interval '1 hour'"
+    )
+    await operator.execute("ALTER TABLE appliance.search_progress RENAME TO put_away")
+    kept.is_maintenance = False
+    await kept.drained()
+    assert kept.gate.closed_for is None
+    assert len(await ledger.messages(*chat.key)) == 2
+    await operator.execute("ALTER TABLE appliance.put_away RENAME TO search_progress")
+    async with asyncio.timeout(20):
+        while not (await search.find(TENANT, "orange", limit=5)).found:
+            await asyncio.sleep(0.1)
+
+
 async def test_a_clock_that_is_behind_the_databases_hides_no_turn(
     database_url: str, tmp_path: Path, ledger: Ledger
 ) -> None:

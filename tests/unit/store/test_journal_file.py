@@ -23,6 +23,7 @@ from appliance.store.journal_file import (
     MARKS_BYTES,
     REFUSED_NAME,
     RESERVE_BYTES,
+    TORN_PREFIX,
     JournalFile,
     holder_of,
     read_journal,
@@ -107,6 +108,39 @@ def test_a_bad_frame_in_the_middle_is_kept_aside_and_the_others_are_read(tmp_pat
     with opened(tmp_path) as file:
         assert payloads(file) == [b"first", b"third", b"fourth"]
     assert len(list(tmp_path.glob(f"{DAMAGED_PREFIX}*"))) == 1
+
+
+def test_a_bad_last_frame_is_kept_aside_and_one_that_was_not_written_out_too(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as file:
+        file.append([b"first", b"last one"])
+        end = file.used_bytes
+    whole = (tmp_path / FILE_NAME).read_bytes()
+    (tmp_path / FILE_NAME).write_bytes(whole.replace(b"last one", b"lAst one"))
+    with opened(tmp_path) as file:
+        assert payloads(file) == [b"first"]
+        assert file.append([b"next"]) == [2]
+    (damaged,) = tmp_path.glob(f"{DAMAGED_PREFIX}*")
+    assert damaged.read_bytes().endswith(b"lAst one")
+    assert not list(tmp_path.glob(f"{TORN_PREFIX}*"))
+    (tmp_path / FILE_NAME).write_bytes(whole[: end - 3])
+    for _ in range(2):
+        with opened(tmp_path) as file:
+            assert payloads(file) == [b"first"]
+    (torn,) = tmp_path.glob(f"{TORN_PREFIX}*")
+    assert torn.read_bytes().endswith(b"last ")
+    assert list(tmp_path.glob(f"{DAMAGED_PREFIX}*")) == [damaged]
+
+
+def test_on_a_full_disk_a_torn_end_keeps_no_journal_from_opening(tmp_path: Path) -> None:
+    with opened(tmp_path) as file:
+        file.append([b"first", b"x" * 20_000])
+        end = file.used_bytes
+    os.truncate(tmp_path / FILE_NAME, end - 1)
+    with disk_of(10_000), opened(tmp_path) as file:
+        assert payloads(file) == [b"first"]
+    assert not list(tmp_path.glob(f"{TORN_PREFIX}*"))
 
 
 def test_a_file_that_is_no_journal_is_kept_aside_whole(tmp_path: Path) -> None:
