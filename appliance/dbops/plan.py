@@ -19,7 +19,12 @@ from appliance.dbops.plan_blockers import (
     lock_steps,
     prepared_lock_steps,
 )
-from appliance.dbops.plan_databases import autovacuum_step, probe_step, refresh_step
+from appliance.dbops.plan_databases import (
+    autovacuum_step,
+    probe_step,
+    refresh_step,
+    unread_step,
+)
 from appliance.dbops.plan_repairs import damage_steps, repair_steps
 from appliance.dbops.plan_temp import temp_steps
 from appliance.dbops.plan_vacuum import AgeLimits, age_limits, order, vacuum_step
@@ -170,6 +175,8 @@ def _endings(
         elif database.relations is not None:
             stale = database.name not in worked_in
             others.append(refresh_step(snapshot, database, limits, stage, stale=stale))
+        else:
+            others.append(unread_step(snapshot, database, stage))
     yield from others
     for database, stage in closed:
         step = autovacuum_step(snapshot, database, limits, stage)

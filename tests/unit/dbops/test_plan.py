@@ -10,7 +10,8 @@ from appliance.dbops.history import History, RelationKey
 from appliance.dbops.limits import ID_SPACE, STOP_AGE
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
-from appliance.dbops.snapshot import MemberSpace, RelationKind
+from appliance.dbops.run import Outcome
+from appliance.dbops.snapshot import MemberSpace, Missing, RelationKind
 from appliance.dbops.step import Consent, Step, StepKind
 from appliance.errors import ConfigError
 from tests.snapshot_builder import (
@@ -437,3 +438,17 @@ def test_parts_that_could_not_be_read_are_told() -> None:
     plan = make_plan(snapshot(database("app", relation(20_000)), superuser=False), POLICY)
     assert "no superuser" in plan.notes[0]
     assert POLICY.stage1_age > YOUNG
+
+
+def test_an_old_database_that_could_not_be_read_is_a_persons_and_keeps_a_run_from_its_end() -> None:
+    closed = database("shut", relations=None, temp_namespaces=None, xid_age=OLD)
+    missing = (Missing(part="relations", database="shut", reason="no access"),)
+    plan = make_plan(snapshot(closed, template0(OLD), missing=missing), POLICY)
+    step = the(plan, StepKind.ASK)
+    assert (step.stage, step.object) == (1, "database shut")
+    assert "(no access)" in step.reason
+    # Autovacuum goes to the oldest database, and that may be this one.
+    assert the(plan, StepKind.AUTOVACUUM).needs == (step.key,)
+    assert not Outcome(ended=(), left=plan, stopped=None).is_complete
+    young = database("shut", relations=None, temp_namespaces=None)
+    assert make_plan(snapshot(young, missing=missing), POLICY).steps == ()
