@@ -97,21 +97,22 @@ def test_catalogs_go_first_then_the_oldest_then_the_smallest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"),
+    ("version", "only", "expected"),
     [
-        (150018, "INDEX_CLEANUP OFF, TRUNCATE OFF, PROCESS_TOAST OFF, PARALLEL 0"),
+        (150018, "", "INDEX_CLEANUP OFF, TRUNCATE OFF, PROCESS_TOAST OFF, PARALLEL 0"),
         (
             180006,
+            "ONLY ",
             "INDEX_CLEANUP OFF, TRUNCATE OFF, PROCESS_TOAST OFF, PARALLEL 0, SKIP_DATABASE_STATS, "
             "BUFFER_USAGE_LIMIT 0",
         ),
     ],
 )
-def test_a_vacuum_says_what_its_version_understands(version: int, expected: str) -> None:
+def test_a_vacuum_says_what_its_version_understands(version: int, only: str, expected: str) -> None:
     odd = relation(20_000, OLD, name='odd"name')
     plan = make_plan(snapshot(database("app", odd), version=version), POLICY)
     step = the(plan, StepKind.VACUUM)
-    assert step.statements == (f'VACUUM ({expected}) "public"."odd""name"',)
+    assert step.statements == (f'VACUUM ({expected}) {only}"public"."odd""name"',)
     assert step.settings["vacuum_freeze_table_age"] == "0"
     assert step.settings["vacuum_multixact_freeze_min_age"] == "5000000"
     assert step.settings["vacuum_cost_delay"] == "0"
