@@ -157,7 +157,8 @@ def lock_steps(
     policy: Policy,
     passed: frozenset[int],
 ) -> Iterator[Step]:
-    """Ending the sessions that keep a relation in `wanted` (by database and relation oid) locked.
+    """Ending the sessions that keep a relation in `wanted` (by database and relation oid) locked, or
+    wait for a lock on it that a VACUUM would wait behind.
 
     An autovacuum is ended unasked: what it has frozen stays so, and this plan goes on with the rest
     without its pauses and its passes over indexes. Anyone else's lock that is younger than the time a
@@ -168,7 +169,7 @@ def lock_steps(
     for lock in snapshot.locks:
         step = wanted.get((lock.database_oid, lock.relation_oid))
         session = None if lock.pid is None else sessions.get(lock.pid)
-        if step is None or not lock.granted or session is None or session.own:
+        if step is None or not lock.delays_vacuum or session is None or session.own:
             continue
         automatic = session.backend == "autovacuum worker"
         is_old = (session.transaction_s or 0) * 1000 >= policy.lock_timeout_ms
@@ -183,8 +184,9 @@ def lock_steps(
             stage=step.stage,
             database=None,
             object=session_name(session),
-            reason=f"it has held {lock.mode} on {step.object} for {session.transaction_s or 0:.0f} s, "
-            "and VACUUM would wait for it",
+            reason=f"in a transaction of {session.transaction_s or 0:.0f} s it "
+            f"{'holds' if lock.granted else 'waits for'} {lock.mode} on {step.object}, and VACUUM would "
+            f"wait {'for' if lock.granted else 'behind'} it",
             statements=ends if automatic else (),
             choices=()
             if automatic

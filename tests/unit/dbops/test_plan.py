@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.dbops.blockers import due_age
 from appliance.dbops.history import History, RelationKey
 from appliance.dbops.limits import ID_SPACE, STOP_AGE
+from appliance.dbops.obstacles import locks
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.run import Outcome
@@ -453,3 +455,19 @@ def test_an_old_database_that_could_not_be_read_is_a_persons_and_keeps_a_run_fro
     assert not Outcome(ended=(), left=plan, stopped=None).is_complete
     young = database("shut", relations=None, temp_namespaces=None)
     assert make_plan(snapshot(young, missing=missing), POLICY).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "ended"), [("AccessExclusiveLock", [7]), ("ShareUpdateExclusiveLock", [])]
+)
+def test_who_waits_for_a_stronger_lock_delays_a_vacuum_as_its_holder_does(
+    mode: str, ended: list[int]
+) -> None:
+    app = database("app", relation(20_000, OLD))
+    waiting = replace(lock(20_000, 7, database_oid=app.oid), mode=mode, granted=False)
+    seen = snapshot(app, sessions=(session(7, transaction_s=7200.0),), locks=(waiting,))
+    steps = of_kind(make_plan(seen, POLICY), StepKind.END_SESSION)
+    assert [step.pid for step in steps] == ended
+    assert all("waits for AccessExclusiveLock" in step.reason for step in steps)
+    told = [one.pid for one in locks(seen, due_age(seen))]
+    assert told == ended
