@@ -124,7 +124,7 @@ def _vacuums(
         and RelationKey(database=database.name, oid=relation.oid)
         not in past.damaged | past.bad_rows
     ]
-    for database, relation in sorted(found, key=lambda pair: order(pair[1])):
+    for database, relation in sorted(found, key=_vacuum_order):
         stage = limits.stage_of(relation.xid_age, relation.mxid_age)
         if stage is not None:
             step = vacuum_step(
@@ -137,6 +137,13 @@ def _vacuums(
                 rate_bytes_per_s=rate,
             )
             yield database, relation, replace(step, needs=_needs(database, relation, step, holds))
+
+
+def _vacuum_order(pair: tuple[Database, Relation]) -> tuple[bool, str, tuple[bool, int, int]]:
+    """Catalogs first, by their database: to move a worker's session takes longer than one of them."""
+    database, relation = pair
+    place = database.name if relation.catalog else ""
+    return (not relation.catalog, place, order(relation))
 
 
 def _needs(

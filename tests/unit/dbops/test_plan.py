@@ -471,3 +471,15 @@ def test_who_waits_for_a_stronger_lock_delays_a_vacuum_as_its_holder_does(
     assert all("waits for AccessExclusiveLock" in step.reason for step in steps)
     told = [one.pid for one in locks(seen, due_age(seen))]
     assert told == ended
+
+
+def test_the_catalogs_of_one_database_are_frozen_before_a_worker_moves_to_the_next() -> None:
+    plan = make_plan(
+        snapshot(
+            database("app", relation(1259, OLD, pages=500), relation(1247, OLD, pages=5)),
+            database("other", relation(1259, OLD, pages=50)),
+        ),
+        POLICY,
+    )
+    frozen = [(step.database, step.relation_oid) for step in of_kind(plan, StepKind.VACUUM)]
+    assert frozen == [("app", 1247), ("app", 1259), ("other", 1259)]
