@@ -6,7 +6,7 @@ transaction, a slot's consumer. Never: a choice that nobody asked for, or a lock
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from appliance.dbops.holders import holders
 from appliance.dbops.plan_vacuum import AgeLimits
 from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import literal
-from appliance.dbops.snapshot import Database, Relation, Session, Snapshot
+from appliance.dbops.snapshot import Database, Relation, Session, Snapshot, Standby
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
 TERMINATE_WAIT_MS = 5000
@@ -58,12 +58,18 @@ def horizon_holds(snapshot: Snapshot, limits: AgeLimits, passed: frozenset[int])
             continue
         step = _hold_step(blocker, stage, snapshot.taken_at)
         if blocker.kind is BlockerKind.STANDBY_FEEDBACK:
-            names = {one.pid: one.application for one in snapshot.standbys}
-            step = replace(
-                step, application=names[step.pid or 0], xid_age_max=limits.xid[stage - 1]
-            )
+            step = replace(_named(step, snapshot.standbys), xid_age_max=limits.xid[stage - 1])
         found.append(Hold(step=step, blocker=blocker))
     return found
+
+
+def _named(step: Step, standbys: Sequence[Standby]) -> Step:
+    """With what tells its standby from all others when it comes back, where anything does."""
+    ended = next(one for one in standbys if one.pid == step.pid)
+    names = [(one.application, one.client) for one in standbys]
+    if names.count((ended.application, ended.client)) > 1:
+        return step
+    return replace(step, application=ended.application, client=ended.client)
 
 
 def _hold_step(blocker: Blocker, stage: int, taken_at: datetime) -> Step:

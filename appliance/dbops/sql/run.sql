@@ -22,7 +22,9 @@ SELECT pg_cancel_backend(pid)
 -- The senders of a standby that comes back with the old snapshot for which it was ended with consent.
 SELECT pg_terminate_backend(pid, 1000)
   FROM pg_stat_replication
- WHERE application_name = $1::text AND age(backend_xmin) >= $2::int;
+ WHERE application_name = $1::text
+   AND host(client_addr) IS NOT DISTINCT FROM $2::text
+   AND age(backend_xmin) >= $3::int;
 
 -- name: temp_table
 -- No row once it was dropped.

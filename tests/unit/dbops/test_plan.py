@@ -13,7 +13,7 @@ from appliance.dbops.obstacles import locks
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.run import Outcome
-from appliance.dbops.snapshot import MemberSpace, Missing, RelationKind
+from appliance.dbops.snapshot import MemberSpace, Missing, RelationKind, Standby
 from appliance.dbops.step import Consent, Step, StepKind
 from appliance.errors import ConfigError
 from tests.snapshot_builder import (
@@ -483,3 +483,14 @@ def test_the_catalogs_of_one_database_are_frozen_before_a_worker_moves_to_the_ne
     )
     frozen = [(step.database, step.relation_oid) for step in of_kind(plan, StepKind.VACUUM)]
     assert frozen == [("app", 1247), ("app", 1259), ("other", 1259)]
+
+
+def test_a_standby_is_kept_out_only_where_no_other_has_its_name_and_address() -> None:
+    def kept_out(*standbys: Standby) -> list[tuple[str | None, str | None]]:
+        seen = snapshot(database("app", relation(20_000, OLD)), standbys=standbys)
+        ends = of_kind(make_plan(seen, POLICY), StepKind.END_STANDBY)
+        return [(step.application, step.client) for step in ends]
+
+    near, far = replace(standby(9), client="10.0.0.8"), replace(standby(10, 5), client="10.0.0.9")
+    assert kept_out(near, far) == [("standby", "10.0.0.8")]
+    assert kept_out(near, replace(far, client="10.0.0.8")) == [(None, None)]
