@@ -130,7 +130,8 @@ async def _rehearse(names: Sequence[str], folder: Path, binaries: Binaries) -> i
 def _words(done: Rehearsed) -> str:
     if done.writes_back_s is None:
         return f"not repaired: {done.outcome.stopped or 'steps are left'}"
-    faults = [*done.changed, *(f"{check.name}: {check.words}" for check in done.too_old)]
+    left = [] if done.outcome.is_complete else [done.outcome.stopped or "steps are left"]
+    faults = [*left, *done.changed, *(f"{one.name}: {one.words}" for one in done.too_old)]
     restarted = ", one restart" if done.restarted else ""
     return "; ".join(faults) or f"no row lost{restarted}"
 

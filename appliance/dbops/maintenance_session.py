@@ -1,4 +1,4 @@
-"""Sessions that a repair works in: one for each database, kept from step to step.
+"""The session that a repair's worker has: in one database, kept from step to step while it stays there.
 
 Owns them. Never: runs a step, or keeps a session that has failed.
 """
@@ -21,28 +21,31 @@ WAL_COMPRESSION = "lz4"
 
 
 class MaintenanceSessions:
-    """At most one session a database; used by one task at a time."""
+    """At most one session at a time, so that a run takes few of the server's connections however many
+    databases there are; used by one task at a time."""
 
     def __init__(self, target: Target, lock_timeout_ms: int) -> None:
         self._target = target
         self._lock_timeout_ms = lock_timeout_ms
-        self._open: dict[str | None, Connection] = {}
-        self._settings: dict[str | None, dict[str, str]] = {}
+        self._connection: Connection | None = None
+        self._database: str | None = None
+        self._settings: dict[str, str] = {}
 
     async def get(
         self, database: str | None, settings: Mapping[str, str] | None = None
     ) -> Connection:
         """A session that no timeout ends, with these settings; raises as Target.connect does.
 
-        The server's own defaults may be made for an application's sessions, or for the emergency.
+        One in another database is closed. The server's own defaults may be made for an application's
+        sessions, or for the emergency.
         """
-        connection = self._open.get(database)
-        if connection is None or connection.is_closed():
+        connection = self._connection
+        if connection is None or connection.is_closed() or self._database != database:
+            await self.close()
             connection = await self._target.connect(
                 database, statement_timeout_ms=0, lock_timeout_ms=self._lock_timeout_ms
             )
-            self._open[database] = connection
-            self._settings[database] = {}
+            self._connection, self._database, self._settings = connection, database, {}
             await connection.execute(f"SET client_connection_check_interval = '{END_WITH_CLIENT}'")
             await connection.execute("SET default_transaction_read_only = off")
             await connection.execute("SET idle_session_timeout = 0")
@@ -52,7 +55,7 @@ class MaintenanceSessions:
                 asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError
             ):
                 await connection.execute(f"SET wal_compression = '{WAL_COMPRESSION}'")
-        await self._apply(connection, self._settings[database], settings or {})
+        await self._apply(connection, self._settings, settings or {})
         return connection
 
     async def _apply(
@@ -68,14 +71,14 @@ class MaintenanceSessions:
 
     async def drop(self, database: str | None) -> None:
         """Close one that may be broken."""
-        connection = self._open.pop(database, None)
-        if connection is not None:
-            await _close(connection)
+        if self._database == database:
+            await self.close()
 
     async def close(self) -> None:
-        """Close them all."""
-        for database in list(self._open):
-            await self.drop(database)
+        """Close it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await _close(connection)
 
 
 async def _close(connection: Connection) -> None:

@@ -28,7 +28,7 @@ def temp_tables(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
 
 
 def locks(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
-    """Locks that a VACUUM of an old relation would wait for."""
+    """Locks that a VACUUM of an old relation would wait for, or wait behind."""
     for database in snapshot.databases:
         old = {item.oid: item for item in database.relations or () if age_min.reached(item)}
         for lock in snapshot.locks:
@@ -36,7 +36,7 @@ def locks(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
                 lock.database_oid == 0 and database.current
             )
             relation = old.get(lock.relation_oid)
-            if lock.granted and here and relation is not None:
+            if lock.delays_vacuum and here and relation is not None:
                 yield _lock(snapshot, database, relation, lock)
 
 
@@ -159,7 +159,12 @@ def _lock(snapshot: Snapshot, database: Database, relation: Relation, lock: Lock
         )
     elif lock.pid is not None and not automatic:
         actions = (terminate(lock.pid, "its open transaction is rolled back"),)
-    what = "vacuums it: wait for it" if automatic else "a VACUUM waits until it is given up"
+    if automatic:
+        what = "vacuums it: wait for it"
+    elif lock.granted:
+        what = "a VACUUM waits until it is given up"
+    else:
+        what = "it waits for the table itself, and a VACUUM waits behind it"
     return Blocker(
         kind=BlockerKind.LOCK,
         id=f"{whose}, {lock.mode} on {_name(database, relation)}",

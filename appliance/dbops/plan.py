@@ -19,7 +19,12 @@ from appliance.dbops.plan_blockers import (
     lock_steps,
     prepared_lock_steps,
 )
-from appliance.dbops.plan_databases import autovacuum_step, probe_step, refresh_step
+from appliance.dbops.plan_databases import (
+    autovacuum_step,
+    probe_step,
+    refresh_step,
+    unread_step,
+)
 from appliance.dbops.plan_repairs import damage_steps, repair_steps
 from appliance.dbops.plan_temp import temp_steps
 from appliance.dbops.plan_vacuum import AgeLimits, age_limits, order, vacuum_step
@@ -119,7 +124,7 @@ def _vacuums(
         and RelationKey(database=database.name, oid=relation.oid)
         not in past.damaged | past.bad_rows
     ]
-    for database, relation in sorted(found, key=lambda pair: order(pair[1])):
+    for database, relation in sorted(found, key=_vacuum_order):
         stage = limits.stage_of(relation.xid_age, relation.mxid_age)
         if stage is not None:
             step = vacuum_step(
@@ -132,6 +137,13 @@ def _vacuums(
                 rate_bytes_per_s=rate,
             )
             yield database, relation, replace(step, needs=_needs(database, relation, step, holds))
+
+
+def _vacuum_order(pair: tuple[Database, Relation]) -> tuple[bool, str, tuple[bool, int, int]]:
+    """Catalogs first, by their database: to move a worker's session takes longer than one of them."""
+    database, relation = pair
+    place = database.name if relation.catalog else ""
+    return (not relation.catalog, place, order(relation))
 
 
 def _needs(
@@ -170,6 +182,8 @@ def _endings(
         elif database.relations is not None:
             stale = database.name not in worked_in
             others.append(refresh_step(snapshot, database, limits, stage, stale=stale))
+        else:
+            others.append(unread_step(snapshot, database, stage))
     yield from others
     for database, stage in closed:
         step = autovacuum_step(snapshot, database, limits, stage)

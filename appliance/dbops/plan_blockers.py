@@ -6,7 +6,7 @@ transaction, a slot's consumer. Never: a choice that nobody asked for, or a lock
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from appliance.dbops.holders import holders
 from appliance.dbops.plan_vacuum import AgeLimits
 from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import literal
-from appliance.dbops.snapshot import Database, Relation, Session, Snapshot
+from appliance.dbops.snapshot import Database, Relation, Session, Snapshot, Standby
 from appliance.dbops.step import Choice, Consent, Step, StepKind
 
 TERMINATE_WAIT_MS = 5000
@@ -58,12 +58,18 @@ def horizon_holds(snapshot: Snapshot, limits: AgeLimits, passed: frozenset[int])
             continue
         step = _hold_step(blocker, stage, snapshot.taken_at)
         if blocker.kind is BlockerKind.STANDBY_FEEDBACK:
-            names = {one.pid: one.application for one in snapshot.standbys}
-            step = replace(
-                step, application=names[step.pid or 0], xid_age_max=limits.xid[stage - 1]
-            )
+            step = replace(_named(step, snapshot.standbys), xid_age_max=limits.xid[stage - 1])
         found.append(Hold(step=step, blocker=blocker))
     return found
+
+
+def _named(step: Step, standbys: Sequence[Standby]) -> Step:
+    """With what tells its standby from all others when it comes back, where anything does."""
+    ended = next(one for one in standbys if one.pid == step.pid)
+    names = [(one.application, one.client) for one in standbys]
+    if names.count((ended.application, ended.client)) > 1:
+        return step
+    return replace(step, application=ended.application, client=ended.client)
 
 
 def _hold_step(blocker: Blocker, stage: int, taken_at: datetime) -> Step:
@@ -157,7 +163,8 @@ def lock_steps(
     policy: Policy,
     passed: frozenset[int],
 ) -> Iterator[Step]:
-    """Ending the sessions that keep a relation in `wanted` (by database and relation oid) locked.
+    """Ending the sessions that keep a relation in `wanted` (by database and relation oid) locked, or
+    wait for a lock on it that a VACUUM would wait behind.
 
     An autovacuum is ended unasked: what it has frozen stays so, and this plan goes on with the rest
     without its pauses and its passes over indexes. Anyone else's lock that is younger than the time a
@@ -168,7 +175,7 @@ def lock_steps(
     for lock in snapshot.locks:
         step = wanted.get((lock.database_oid, lock.relation_oid))
         session = None if lock.pid is None else sessions.get(lock.pid)
-        if step is None or not lock.granted or session is None or session.own:
+        if step is None or not lock.delays_vacuum or session is None or session.own:
             continue
         automatic = session.backend == "autovacuum worker"
         is_old = (session.transaction_s or 0) * 1000 >= policy.lock_timeout_ms
@@ -183,8 +190,9 @@ def lock_steps(
             stage=step.stage,
             database=None,
             object=session_name(session),
-            reason=f"it has held {lock.mode} on {step.object} for {session.transaction_s or 0:.0f} s, "
-            "and VACUUM would wait for it",
+            reason=f"in a transaction of {session.transaction_s or 0:.0f} s it "
+            f"{'holds' if lock.granted else 'waits for'} {lock.mode} on {step.object}, and VACUUM would "
+            f"wait {'for' if lock.granted else 'behind'} it",
             statements=ends if automatic else (),
             choices=()
             if automatic

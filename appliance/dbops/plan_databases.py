@@ -37,6 +37,23 @@ def refresh_step(
     )
 
 
+def unread_step(snapshot: Snapshot, database: Database, stage: int) -> Step:
+    """An old database into which this tool could not look: what is old in it is not known."""
+    reasons = [one.reason for one in snapshot.missing if one.database == database.name]
+    why = f" ({reasons[0]})" if reasons else ""
+    return Step(
+        key=f"unread:{stage}:{database.name}",
+        kind=StepKind.ASK,
+        stage=stage,
+        database=database.name,
+        object=f"database {database.name}",
+        reason=f"it is {database.xid_age:,} XIDs and {database.mxid_age:,} MXIDs old, and its relations "
+        f"could not be read{why}: see to it that this user can, and run this again",
+        xid_age=database.xid_age,
+        mxid_age=database.mxid_age,
+    )
+
+
 def autovacuum_step(
     snapshot: Snapshot, database: Database, limits: AgeLimits, stage: int
 ) -> Step | None:

@@ -92,6 +92,7 @@ def vacuum_step(
         options.append("SKIP_DATABASE_STATS")
         if stage == 1:
             options.append("BUFFER_USAGE_LIMIT 0")  # no ring: writing waits less for the WAL
+    only = _only(snapshot)
     return Step(
         key=f"vacuum:{stage}:{database}:{relation.oid}",
         kind=StepKind.VACUUM,
@@ -99,7 +100,9 @@ def vacuum_step(
         database=database,
         object=f"{database}.{relation.schema}.{relation.name}",
         reason=_reason(relation, limits, stage),
-        statements=(f"VACUUM ({', '.join(options)}) {identifier(relation.schema, relation.name)}",),
+        statements=(
+            f"VACUUM ({', '.join(options)}) {only}{identifier(relation.schema, relation.name)}",
+        ),
         settings=vacuum_settings(stage, policy, members_short=limits.members_short),
         relation_oid=relation.oid,
         xid_age=relation.xid_age,
@@ -125,6 +128,7 @@ def repair_step(
     options = ["INDEX_CLEANUP ON", "PROCESS_TOAST OFF", "PARALLEL 0"]
     if relation.kind is not RelationKind.TOAST:
         options.append("ANALYZE")
+    only = _only(snapshot)
     return Step(
         key=f"repair:{database}:{relation.oid}",
         kind=StepKind.REPAIR,
@@ -132,12 +136,19 @@ def repair_step(
         database=database,
         object=f"{database}.{relation.schema}.{relation.name}",
         reason="its indexes, its end and its statistics were left out while it was frozen",
-        statements=(f"VACUUM ({', '.join(options)}) {identifier(relation.schema, relation.name)}",),
+        statements=(
+            f"VACUUM ({', '.join(options)}) {only}{identifier(relation.schema, relation.name)}",
+        ),
         settings=vacuum_settings(3, policy, members_short=False),
         relation_oid=relation.oid,
         bytes=size,
         seconds=size / rate_bytes_per_s + SECONDS_EACH,
     )
+
+
+def _only(snapshot: Snapshot) -> str:
+    """Since 18 a VACUUM of an inheritance parent goes through its children too, unless told not to."""
+    return "ONLY " if snapshot.major >= 18 else ""
 
 
 def order(relation: Relation) -> tuple[bool, int, int]:

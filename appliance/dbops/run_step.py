@@ -112,8 +112,10 @@ class StepTaker:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
                 return await self._drop_slot(step, statements)
-            case StepKind.FINISH_PREPARED | StepKind.DROP_TEMP:
+            case StepKind.FINISH_PREPARED:
                 return await self._once(step, statements)
+            case StepKind.DROP_TEMP:
+                return await self._drop_temp(step, statements)
             case StepKind.PROBE:
                 values = await self._values(step, statements)
                 return Result(state=State.DONE, words=f"took transaction ID {values[0]}")
@@ -159,6 +161,36 @@ class StepTaker:
             if fault_of(error) is Fault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
                 return Result(state=State.DONE, words="it was gone already")
             raise
+        return Result(state=State.DONE)
+
+    async def _drop_temp(self, step: Step, statements: tuple[str, ...]) -> Result:
+        """Drop an orphan, unless its name is another table's by now.
+
+        Its oid never gets an owner again: a session that is given its schema removes what lies there
+        before it makes a table (`InitTempTableNamespace`, catalog/namespace.c).
+        """
+        gone = Result(state=State.DONE, words="it was gone already")
+        connection = await self._sessions.get(step.database, step.settings)
+        self._begun(step.key, connection.get_server_pid())
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            name = await connection.fetchval(QUERIES["temp_table"], step.relation_oid)
+            if name is None:
+                return gone
+            await connection.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            if await connection.fetchval(QUERIES["temp_table"], step.relation_oid) != name:
+                return gone
+            for statement in statements:
+                await connection.execute(statement)
+            if await connection.fetchval(QUERIES["temp_table"], step.relation_oid) is not None:
+                return Result(state=State.FAILED, words=f"it is {name} by now")
+            await transaction.commit()
+        except asyncpg.UndefinedTableError:
+            return gone
+        finally:
+            if connection.is_in_transaction():
+                await transaction.rollback()
         return Result(state=State.DONE)
 
     async def _drop_slot(self, step: Step, statements: tuple[str, ...]) -> Result:

@@ -45,7 +45,7 @@ class RunWatch:
         self._progressed = progressed
         self._meter: ProgressMeter | None = None
         self._pids: dict[str, int] = {}
-        self._kept_out: dict[str, int] = {}
+        self._kept_out: dict[tuple[str, str | None], int] = {}
         self.room: Room | None = None
 
     def begun(self, key: str, pid: int) -> None:
@@ -61,14 +61,14 @@ class RunWatch:
             self._meter.ended(key)
 
     def keep_out(self, step: Step) -> None:
-        """A standby that was ended with consent stays away while this stage lasts."""
-        assert step.application is not None
-        self._kept_out[step.application] = step.xid_age_max
+        """A standby that was ended with consent stays away while this stage lasts, if it can be told."""
+        if step.application is not None:
+            self._kept_out[step.application, step.client] = step.xid_age_max
 
     async def clear_way(self, connection: Connection) -> None:
         """End the standbys that are to be kept out, through a session that is about to work."""
-        for application, age in self._kept_out.items():
-            await connection.fetch(QUERIES["keep_out"], application, age)
+        for (application, client), age in self._kept_out.items():
+            await connection.fetch(QUERIES["keep_out"], application, client, age)
 
     def check_room(self) -> None:
         """Look at the disk now."""

@@ -229,6 +229,9 @@ class Standby:
     xmin_age: int | None
 
 
+VACUUM_LOCK_MODE = "ShareUpdateExclusiveLock"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """A lock on a relation that VACUUM would have to wait for, or waits behind (`granted` false).
@@ -244,6 +247,14 @@ class Lock:
     pid: int | None
     gid: str | None
     waiting_s: float | None
+
+    @property
+    def delays_vacuum(self) -> bool:
+        """Whether it is held, or asked for by somebody whom a VACUUM that comes later waits behind.
+
+        Who waits for VACUUM's own mode is a VACUUM or ANALYZE too, often this tool's.
+        """
+        return self.granted or self.mode != VACUUM_LOCK_MODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

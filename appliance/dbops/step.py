@@ -79,7 +79,10 @@ class Step:
     relation_oid: int | None = None
     pid: int | None = None
     application: str | None = None
-    """Of a standby: it is ended again whenever it comes back with rows as old as `xid_age_max`."""
+    """Of a standby: it is ended again whenever it comes back with rows as old as `xid_age_max`. None:
+    another standby has its name and address, and it could not be told from that one."""
+    client: str | None = None
+    """The address of that standby; None: a unix socket."""
     xid_age: int = 0
     mxid_age: int = 0
     xid_age_max: int = 0

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import asyncpg
 
 from appliance.dbops.faults import fault_of
+from appliance.dbops.limits import MEMBERS_MAX
 from appliance.dbops.maintenance_session import MaintenanceSessions
-from appliance.dbops.plan_vacuum import AgeLimits, age_limits
+from appliance.dbops.plan_vacuum import age_limits
 from appliance.dbops.policy import Policy
 from appliance.dbops.quoting import identifier
 from appliance.dbops.row_counts import QUERIES
@@ -47,19 +48,19 @@ def check_ages(snapshot: Snapshot, policy: Policy) -> Iterator[Check]:
         is_young = database.xid_age < limits.xid[number] and database.mxid_age < limits.mxid[number]
         words = f"{ages}, {len(old)} relations too old" if old else ages
         yield Check(name=f"age of {database.name}", ok=is_young and not old, words=words)
-    yield _members(snapshot, policy, limits)
+    yield _members(snapshot, policy)
 
 
-def _members(snapshot: Snapshot, policy: Policy, limits: AgeLimits) -> Check:
+def _members(snapshot: Snapshot, policy: Policy) -> Check:
     if snapshot.members is None:
         return Check(name="member space", ok=None, words="it may not be read")
     words = f"{snapshot.members.used:,} of it are in use"
     shares = (policy.members_share_first, policy.members_share_last)
-    is_enough = not limits.members_short or policy.last_stage == 1
+    share = shares[min(policy.last_stage, 2) - 1]
     return Check(
         name="member space",
-        ok=is_enough,
-        words=f"{words}, at most {shares[min(policy.last_stage, 2) - 1]:.0%} are to be",
+        ok=snapshot.members.used <= share * MEMBERS_MAX,
+        words=f"{words}, at most {share:.0%} are to be",
     )
 
 

@@ -41,4 +41,7 @@ async def test_writes_come_back_and_no_row_is_lost(
     assert done.writes_back_s is not None, done.outcome
     assert done.changed == ()
     assert done.too_old == (), done.outcome
+    assert done.blockers_found
+    assert done.steps_planned > 1
+    assert done.good, (done.outcome.stopped, done.outcome.left.steps)
     assert done.restarted == what.single_user

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
@@ -25,11 +26,12 @@ from appliance.dbops.faults import Fault, fault_of
 from appliance.dbops.inspect import read_snapshot
 from appliance.dbops.limits import STOP_AGE
 from appliance.dbops.maintenance_session import MaintenanceSessions
+from appliance.dbops.plan import make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.row_counts import changes, count_rows
 from appliance.dbops.run import Surroundings
-from appliance.dbops.run_step import State
-from appliance.dbops.step import Consent, StepKind
+from appliance.dbops.run_step import State, StepTaker
+from appliance.dbops.step import Consent, Step, StepKind
 from appliance.dbops.target import Target
 from appliance.dbops.verify import check_structures
 from appliance.dbops.verify import probe as take_ids
@@ -297,3 +299,52 @@ async def test_a_full_disk_breaks_a_running_step_off_and_a_step_that_fails_stops
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK, [Consent.LOCK])
     assert outcome.is_complete
     assert (await probe(drill.cluster.url)).back
+
+
+async def orphans(target: Target) -> tuple[Step, ...]:
+    """The steps that drop the orphans of the database app, were they old."""
+    seen = await read_snapshot(target.connect)
+    app = next(one for one in seen.databases if one.name == "app")
+    assert app.relations is not None
+    aged = [
+        replace(one, xid_age=STOP_AGE - 1000 if one.temporary else one.xid_age)
+        for one in app.relations
+    ]
+    old = replace(seen, databases=(replace(app, relations=tuple(aged)),))
+    plan = make_plan(old, Policy())
+    return tuple(step for step in plan.steps if step.kind is StepKind.DROP_TEMP)
+
+
+async def test_an_orphan_is_dropped_and_not_the_table_that_has_its_name_since(
+    new_drill: NewDrill,
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.cluster.start()
+    await drill.execute_each("postgres", "CREATE DATABASE app")
+    target = Target(directory=drill.cluster.directory)
+    sessions = MaintenanceSessions(target, 1000)
+
+    async def clear_way(_: object) -> None:
+        """No standby is there."""
+
+    taker = StepTaker(sessions, lambda key, pid: None, clear_way)
+    await situation("orphan").plant(drill)
+    (step,) = await orphans(target)
+    schema = step.object.split(".")[1]
+    while True:  # the server gives its numbers out in turn
+        heir = await drill.connect()
+        await heir.execute("CREATE TEMP TABLE scratch (n int)")
+        if await heir.fetchval("SELECT pg_my_temp_schema()::regnamespace::text") == schema:
+            break
+        await heir.close()
+    seen = await read_snapshot(target.connect)
+    result = await taker.take(step, step.choices[0], seen)
+    assert (result.state, result.words) == (State.DONE, "it was gone already")
+    assert await heir.fetchval("SELECT count(*) FROM scratch") == 0
+    await heir.close()
+    await drill.end_actors()
+    await situation("orphan").plant(drill)
+    (step,) = await orphans(target)
+    assert (await taker.take(step, step.choices[0], seen)).words == ""
+    assert await orphans(target) == ()
+    await sessions.close()

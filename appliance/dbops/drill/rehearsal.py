@@ -14,11 +14,12 @@ from pathlib import Path
 
 import asyncpg
 
+from appliance.dbops.blockers import blockers
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.situation import Situation
 from appliance.dbops.drill.tally import differences, tally
-from appliance.dbops.inspect import read_cluster
+from appliance.dbops.inspect import read_cluster, read_snapshot
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.progress import Progress
@@ -40,6 +41,8 @@ class Rehearsed:
     """What a repair did. Times in seconds; `writes_back_s` None: they never came back."""
 
     diagnosed_s: float
+    """For what `db diagnose` and `db plan` read and decide."""
+    blockers_found: int
     steps_planned: int
     writes_back_s: float | None
     repaired_s: float
@@ -52,8 +55,10 @@ class Rehearsed:
 
     @property
     def good(self) -> bool:
-        """Whether writes are back, everything is young, and nothing was lost that was not agreed to."""
-        return self.writes_back_s is not None and not self.too_old and not self.changed
+        """Whether writes are back, the run has left nothing, everything is young, and nothing was lost
+        that was not agreed to."""
+        is_done = self.writes_back_s is not None and self.outcome.is_complete
+        return is_done and not self.too_old and not self.changed
 
 
 class SilentReport:
@@ -86,14 +91,15 @@ async def rehearse(
     target = Target(directory=drill.cluster.directory)
     born = await _started_at(drill)
     began = time.monotonic()
-    snapshot = await read_cluster(target.connect)
-    plan = make_plan(snapshot, policy)
+    snapshot = await read_snapshot(target.connect)
+    found = blockers(snapshot)
+    plan = make_plan(snapshot, _policy_for(situation, policy))
     diagnosed_s = time.monotonic() - began
     began = time.monotonic()
     async with _watching(drill) as watch:
         outcome = await run_once(drill, situation, state_dir, policy)
     repaired_s = time.monotonic() - began
-    after = await read_cluster(target.connect)
+    after = await read_snapshot(target.connect)
     changed = [
         line
         for line in differences(drill.tally, await tally(drill.cluster.url))
@@ -101,6 +107,7 @@ async def rehearse(
     ]
     return Rehearsed(
         diagnosed_s=diagnosed_s,
+        blockers_found=len(found),
         steps_planned=len(plan.steps),
         writes_back_s=None if watch.back_at is None else watch.back_at - began,
         repaired_s=repaired_s,
@@ -121,13 +128,12 @@ async def run_once(
     target = Target(directory=drill.cluster.directory)
     server = None
     if situation.single_user:
-        policy = replace(policy, single_user=True)
         server = OwnServer(cluster=drill.cluster.cluster, binaries=drill.cluster.binaries)
     journal = RunJournal(state_dir, (await read_cluster(target.connect)).system_id)
     try:
         return await Run(
             target,
-            policy,
+            _policy_for(situation, policy),
             journal,
             Surroundings(
                 state_dir=state_dir, data_dir=None, wal_folders=(drill.cluster.directory,)
@@ -138,6 +144,10 @@ async def run_once(
         ).go()
     finally:
         journal.close()
+
+
+def _policy_for(situation: Situation, policy: Policy) -> Policy:
+    return replace(policy, single_user=True) if situation.single_user else policy
 
 
 def _agree_to(consents: frozenset[Consent]) -> Confirm:

@@ -22,7 +22,16 @@ SELECT pg_cancel_backend(pid)
 -- The senders of a standby that comes back with the old snapshot for which it was ended with consent.
 SELECT pg_terminate_backend(pid, 1000)
   FROM pg_stat_replication
- WHERE application_name = $1::text AND age(backend_xmin) >= $2::int;
+ WHERE application_name = $1::text
+   AND host(client_addr) IS NOT DISTINCT FROM $2::text
+   AND age(backend_xmin) >= $3::int;
+
+-- name: temp_table
+-- No row once it was dropped.
+SELECT format('%I.%I', n.nspname, c.relname)
+  FROM pg_class AS c
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE c.oid = $1::oid AND c.relpersistence = 't';
 
 -- name: end_autovacuum_of
 -- An autovacuum that has the lock that a VACUUM waited for in vain. What it has frozen stays so.

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.dbops.blockers import due_age
 from appliance.dbops.history import History, RelationKey
 from appliance.dbops.limits import ID_SPACE, STOP_AGE
+from appliance.dbops.obstacles import locks
 from appliance.dbops.plan import Plan, make_plan
 from appliance.dbops.policy import Policy
-from appliance.dbops.snapshot import MemberSpace, RelationKind
+from appliance.dbops.run import Outcome
+from appliance.dbops.snapshot import MemberSpace, Missing, RelationKind, Standby
 from appliance.dbops.step import Consent, Step, StepKind
 from appliance.errors import ConfigError
 from tests.snapshot_builder import (
@@ -96,21 +99,22 @@ def test_catalogs_go_first_then_the_oldest_then_the_smallest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"),
+    ("version", "only", "expected"),
     [
-        (150018, "INDEX_CLEANUP OFF, TRUNCATE OFF, PROCESS_TOAST OFF, PARALLEL 0"),
+        (150018, "", "INDEX_CLEANUP OFF, TRUNCATE OFF, PROCESS_TOAST OFF, PARALLEL 0"),
         (
             180006,
+            "ONLY ",
             "INDEX_CLEANUP OFF, TRUNCATE OFF, PROCESS_TOAST OFF, PARALLEL 0, SKIP_DATABASE_STATS, "
             "BUFFER_USAGE_LIMIT 0",
         ),
     ],
 )
-def test_a_vacuum_says_what_its_version_understands(version: int, expected: str) -> None:
+def test_a_vacuum_says_what_its_version_understands(version: int, only: str, expected: str) -> None:
     odd = relation(20_000, OLD, name='odd"name')
     plan = make_plan(snapshot(database("app", odd), version=version), POLICY)
     step = the(plan, StepKind.VACUUM)
-    assert step.statements == (f'VACUUM ({expected}) "public"."odd""name"',)
+    assert step.statements == (f'VACUUM ({expected}) {only}"public"."odd""name"',)
     assert step.settings["vacuum_freeze_table_age"] == "0"
     assert step.settings["vacuum_multixact_freeze_min_age"] == "5000000"
     assert step.settings["vacuum_cost_delay"] == "0"
@@ -437,3 +441,56 @@ def test_parts_that_could_not_be_read_are_told() -> None:
     plan = make_plan(snapshot(database("app", relation(20_000)), superuser=False), POLICY)
     assert "no superuser" in plan.notes[0]
     assert POLICY.stage1_age > YOUNG
+
+
+def test_an_old_database_that_could_not_be_read_is_a_persons_and_keeps_a_run_from_its_end() -> None:
+    closed = database("shut", relations=None, temp_namespaces=None, xid_age=OLD)
+    missing = (Missing(part="relations", database="shut", reason="no access"),)
+    plan = make_plan(snapshot(closed, template0(OLD), missing=missing), POLICY)
+    step = the(plan, StepKind.ASK)
+    assert (step.stage, step.object) == (1, "database shut")
+    assert "(no access)" in step.reason
+    # Autovacuum goes to the oldest database, and that may be this one.
+    assert the(plan, StepKind.AUTOVACUUM).needs == (step.key,)
+    assert not Outcome(ended=(), left=plan, stopped=None).is_complete
+    young = database("shut", relations=None, temp_namespaces=None)
+    assert make_plan(snapshot(young, missing=missing), POLICY).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "ended"), [("AccessExclusiveLock", [7]), ("ShareUpdateExclusiveLock", [])]
+)
+def test_who_waits_for_a_stronger_lock_delays_a_vacuum_as_its_holder_does(
+    mode: str, ended: list[int]
+) -> None:
+    app = database("app", relation(20_000, OLD))
+    waiting = replace(lock(20_000, 7, database_oid=app.oid), mode=mode, granted=False)
+    seen = snapshot(app, sessions=(session(7, transaction_s=7200.0),), locks=(waiting,))
+    steps = of_kind(make_plan(seen, POLICY), StepKind.END_SESSION)
+    assert [step.pid for step in steps] == ended
+    assert all("waits for AccessExclusiveLock" in step.reason for step in steps)
+    told = [one.pid for one in locks(seen, due_age(seen))]
+    assert told == ended
+
+
+def test_the_catalogs_of_one_database_are_frozen_before_a_worker_moves_to_the_next() -> None:
+    plan = make_plan(
+        snapshot(
+            database("app", relation(1259, OLD, pages=500), relation(1247, OLD, pages=5)),
+            database("other", relation(1259, OLD, pages=50)),
+        ),
+        POLICY,
+    )
+    frozen = [(step.database, step.relation_oid) for step in of_kind(plan, StepKind.VACUUM)]
+    assert frozen == [("app", 1247), ("app", 1259), ("other", 1259)]
+
+
+def test_a_standby_is_kept_out_only_where_no_other_has_its_name_and_address() -> None:
+    def kept_out(*standbys: Standby) -> list[tuple[str | None, str | None]]:
+        seen = snapshot(database("app", relation(20_000, OLD)), standbys=standbys)
+        ends = of_kind(make_plan(seen, POLICY), StepKind.END_STANDBY)
+        return [(step.application, step.client) for step in ends]
+
+    near, far = replace(standby(9), client="10.0.0.8"), replace(standby(10, 5), client="10.0.0.9")
+    assert kept_out(near, far) == [("standby", "10.0.0.8")]
+    assert kept_out(near, replace(far, client="10.0.0.8")) == [(None, None)]

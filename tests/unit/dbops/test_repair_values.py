@@ -14,10 +14,12 @@ from appliance.cli.main import main
 from appliance.dbops import disk_floor
 from appliance.dbops.disk_floor import least_room, wal_folders
 from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.limits import MEMBERS_MAX
 from appliance.dbops.plan import make_plan
 from appliance.dbops.policy import Policy
 from appliance.dbops.progress import ProgressMeter
 from appliance.dbops.row_counts import RowCounts, TableRows, changes, read_counts, write_counts
+from appliance.dbops.snapshot import MemberSpace
 from appliance.dbops.step import Consent, StepKind
 from appliance.dbops.verify import check_ages
 from appliance.errors import ConfigError
@@ -237,3 +239,16 @@ def test_consent_to_both_ends_of_a_prepared_transaction_is_refused(
     both = ("--yes", "prepared-commit", "--yes", "prepared-rollback")
     assert main(["db", "run", "--execute", "--data-dir", str(tmp_path), *both]) == 2
     assert "prepared-commit and --yes prepared-rollback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("last_stage", "share", "ok"),
+    [(1, 0.6, False), (1, 0.4, True), (2, 0.4, False), (2, 0.2, True)],
+)
+def test_member_space_is_measured_by_the_share_of_the_last_stage(
+    last_stage: int, share: float, *, ok: bool
+) -> None:
+    used = MemberSpace(segments=1, used=int(share * MEMBERS_MAX), next_offset=0)
+    seen = snapshot(database("app", relation(20_000)), members=used)
+    checks = {one.name: one.ok for one in check_ages(seen, Policy(last_stage=last_stage))}
+    assert checks["member space"] is ok
