@@ -211,6 +211,10 @@ def until(process: subprocess.Popen[str], key: str | None) -> list[str]:
     return ended
 
 
+@pytest.mark.skipif(
+    "APPLIANCE_TESTS_NIGHTLY" not in os.environ,
+    reason="failed now and then beside other tests and is not understood: nightly until it is",
+)
 async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
     new_drill: NewDrill, tmp_path: Path
 ) -> None:
