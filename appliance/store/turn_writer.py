@@ -87,11 +87,6 @@ class TurnWriter:
         assert isinstance(stored, Conversation)
         return stored
 
-    @property
-    def waiting(self) -> int:
-        """Entries that are in no batch yet."""
-        return len(self._queue)
-
     async def close(self) -> None:
         """Wait until nothing waits or is on its way any more."""
         while self._running is not None or self._flights:

@@ -14,12 +14,9 @@ import asyncpg
 from appliance.dbops.account import account_of_cluster
 from appliance.dbops.binaries import find_binaries
 from appliance.dbops.cluster import Cluster
+from appliance.dbops.drill.counters import xid_page_start
+from appliance.dbops.limits import STOP_AGE
 from tests.postgres_fixtures import execute, quiet
-
-WRAP = 2**31 - 1
-STOP_MARGIN = 3_000_000
-XIDS_PER_CLOG_PAGE = 32_768
-"""The first ID of a page of the commit log needs no file of its own: the page is made when it is used."""
 
 NAPTIME_MAX_S = 2_147_483
 """The launcher lives, so none is started for the emergency, and sleeps for 24 days."""
@@ -46,9 +43,7 @@ async def run_out_of_ids(cluster: Cluster) -> None:
     await execute(cluster, "CREATE TABLE IF NOT EXISTS burnt (n integer)")
     await cluster.stop()
     oldest = int(_found(r"oldestXID: +(\d+)", _run(cluster, "pg_controldata", ".")))
-    limit = oldest + WRAP - STOP_MARGIN
-    first = limit // XIDS_PER_CLOG_PAGE * XIDS_PER_CLOG_PAGE
-    _run(cluster, "pg_resetwal", "-x", str(first), ".")
+    _run(cluster, "pg_resetwal", "-x", str(xid_page_start(oldest + STOP_AGE)), ".")
     await cluster.start(quiet)
     connection = await asyncpg.connect(cluster.url())
     try:
