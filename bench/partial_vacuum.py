@@ -13,13 +13,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from appliance.dbops.binaries import Binaries, binaries_in, find_binaries
+from appliance.dbops.cluster.binaries import Binaries, binaries_in, find_binaries
 from appliance.dbops.drill.drill import DATABASE, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.rehearsal import rehearse
 from appliance.dbops.drill.situation import Situation
 from appliance.dbops.drill.throwaway import ThrowAway
-from appliance.dbops.policy import Policy
+from appliance.dbops.plan.policy import Policy
 
 OLD_SHARE = 10
 TABLES = 8

@@ -25,8 +25,8 @@ from uuid import UUID, uuid4
 import uvloop
 
 from appliance.config import DatabaseConfig
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.store.journal import Journal
 from appliance.store.journalled_ledger import JournalledLedger
 from appliance.store.migrate import migrate

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.binaries import Binaries, binaries_in, find_binaries
+from appliance.dbops.cluster.binaries import Binaries, binaries_in, find_binaries
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.throwaway import ThrowAway
 

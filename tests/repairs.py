@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from appliance.dbops.inspect import read_cluster
-from appliance.dbops.plan import Plan
-from appliance.dbops.policy import Policy
-from appliance.dbops.progress import Progress
-from appliance.dbops.run import Outcome, OwnServer, Run, Surroundings
-from appliance.dbops.run_journal import RunJournal
-from appliance.dbops.run_step import Result
-from appliance.dbops.step import Choice, Consent, Step
+from appliance.dbops.plan.plan import Plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Choice, Consent, Step
+from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.run import Outcome, OwnServer, Run, Surroundings
+from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_step import Result
+from appliance.dbops.snapshot.inspect import read_cluster
 from appliance.dbops.target import Target
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from appliance.dbops.limits import STOP_AGE
-from appliance.dbops.snapshot import (
+from appliance.dbops.snapshot.snapshot import (
     Database,
     Lock,
     MemberSpace,

@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> int:
     import asyncio
 
     from appliance.cli.terminal import say
-    from appliance.dbops.archive import Archive
-    from appliance.dbops.backup import back_up
-    from appliance.dbops.binaries import find_binaries
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.copies.archive import Archive
+    from appliance.dbops.copies.backup import back_up
 
     archive = Archive(options.into.absolute())
     made = asyncio.run(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from appliance.cli.db_options import add_json, add_state, add_target, target_of
 
 if TYPE_CHECKING:
-    from appliance.dbops.blockers import Watch
-    from appliance.dbops.damage import Damage
-    from appliance.dbops.snapshot import Snapshot
+    from appliance.dbops.blockers.blockers import Watch
+    from appliance.dbops.blockers.damage import Damage
+    from appliance.dbops.snapshot.snapshot import Snapshot
     from appliance.dbops.target import Target
 
 DAMAGE_SECONDS = 60.0
@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
     from appliance.cli.db_status import rates
     from appliance.cli.db_text import diagnosis_text
     from appliance.cli.plain_text import as_json
-    from appliance.dbops.blockers import blockers
-    from appliance.dbops.status import severity_of
+    from appliance.dbops.blockers.blockers import blockers
+    from appliance.dbops.monitoring.status import severity_of
 
     watch = _watch(options)
     snapshot, damages = asyncio.run(_read(target_of(options), options, watch))
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> Watch:
-    from appliance.dbops.blockers import Watch
+    from appliance.dbops.blockers.blockers import Watch
 
     if options.older_than is None:
         return Watch(relation_age_min=options.age)
@@ -94,8 +94,8 @@ async def _read(
 ) -> tuple[Snapshot, tuple[Damage, ...]]:
     from dataclasses import replace
 
-    from appliance.dbops.damage_probe import probe_damage
-    from appliance.dbops.inspect import read_snapshot
+    from appliance.dbops.blockers.damage_probe import probe_damage
+    from appliance.dbops.snapshot.inspect import read_snapshot
 
     snapshot = await read_snapshot(target.connect)
     if not options.damage:

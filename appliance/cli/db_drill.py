@@ -16,7 +16,7 @@ from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
     from appliance.cli.db import Subparsers
-    from appliance.dbops.binaries import Binaries
+    from appliance.dbops.cluster.binaries import Binaries
     from appliance.dbops.drill.rehearsal import Rehearsed
 
 DEFAULT = ("plain",)
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _binaries(folder: Path | None) -> Binaries:
-    from appliance.dbops.binaries import binaries_in, find_binaries
+    from appliance.dbops.cluster.binaries import binaries_in, find_binaries
 
     return find_binaries() if folder is None else binaries_in(folder)
 

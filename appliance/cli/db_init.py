@@ -12,7 +12,7 @@ from appliance.cli.db_options import add_target, cluster_folder, target_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 
 if TYPE_CHECKING:
-    from appliance.dbops.prepare import Prepared
+    from appliance.dbops.cluster.prepare import Prepared
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,9 +29,9 @@ def run(options: argparse.Namespace) -> int:
     import asyncio
 
     from appliance.cli.terminal import say
-    from appliance.dbops.binaries import find_binaries
-    from appliance.dbops.cluster import Cluster
-    from appliance.dbops.prepare import prepare
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.cluster.cluster import Cluster
+    from appliance.dbops.cluster.prepare import prepare
 
     if options.url is not None:
         prepared = asyncio.run(prepare(target_of(options)))

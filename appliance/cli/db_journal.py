@@ -214,7 +214,7 @@ def _place(options: argparse.Namespace) -> tuple[Paths, DatabaseConfig]:
 
 
 def _embedded_url(paths: Paths) -> str:
-    from appliance.dbops.binaries import find_binaries
-    from appliance.dbops.cluster import Cluster
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.cluster.cluster import Cluster
 
     return Cluster(paths.postgres_dir, find_binaries()).url()

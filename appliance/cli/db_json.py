@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
-    from appliance.dbops.blocker import Blocker
-    from appliance.dbops.rates import Rate
-    from appliance.dbops.snapshot import Database, Relation, Snapshot
-    from appliance.dbops.status import Status
+    from appliance.dbops.blockers.blocker import Blocker
+    from appliance.dbops.monitoring.status import Status
+    from appliance.dbops.snapshot.rates import Rate
+    from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
 
 TABLES_MAX = 10
 ID_SPACE_HALF = 2**31
@@ -19,7 +19,7 @@ ID_SPACE_HALF = 2**31
 
 def status_json(status: Status, journal: JournalDepth | None, notes: list[str]) -> dict[str, Any]:
     """One object; ages and what is left are in IDs, times in seconds."""
-    from appliance.dbops.status import stage_of_member_space
+    from appliance.dbops.monitoring.status import stage_of_member_space
 
     snapshot = status.snapshot
     member_stage = stage_of_member_space(snapshot)
@@ -62,7 +62,7 @@ def diagnosis_json(
     snapshot: Snapshot, severity: str, found: tuple[Blocker, ...], notes: list[str]
 ) -> dict[str, Any]:
     """One object: the blockers, who holds each database, the oldest tables, and the levels of ages."""
-    from appliance.dbops.horizon import horizons
+    from appliance.dbops.blockers.horizon import horizons
 
     return {
         "severity": severity,
@@ -132,7 +132,7 @@ def _rate_json(rate: Rate | None) -> dict[str, Any] | None:
 
 
 def _database_json(snapshot: Snapshot, database: Database) -> dict[str, Any]:
-    from appliance.dbops.status import stage_of_database
+    from appliance.dbops.monitoring.status import stage_of_database
 
     return {
         "name": database.name,
@@ -150,7 +150,7 @@ def _database_json(snapshot: Snapshot, database: Database) -> dict[str, Any]:
 
 def _levels(snapshot: Snapshot) -> dict[str, Any]:
     """From which ages on a stage begins, so that a reader can judge the shares."""
-    from appliance.dbops.blockers import due_age
+    from appliance.dbops.blockers.blockers import due_age
     from appliance.dbops.limits import STOP_AGE, WARN_AGE
 
     due = due_age(snapshot)

@@ -36,8 +36,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print or write; a database that cannot be asked is told as `appliance_db_up 0`, exit code 2."""
-    from appliance.dbops.inspect import read_cluster
-    from appliance.dbops.metrics import alert_rules, exposition
+    from appliance.dbops.monitoring.metrics import alert_rules, exposition
+    from appliance.dbops.snapshot.inspect import read_cluster
 
     if options.alert_rules:
         print(alert_rules(), end="")

@@ -11,7 +11,7 @@ from appliance.cli.db_policy import add_policy, place_of, policy_of
 from appliance.cli.plain_text import as_json
 
 if TYPE_CHECKING:
-    from appliance.dbops.plan import Plan
+    from appliance.dbops.plan.plan import Plan
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,10 +34,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _plan(options: argparse.Namespace) -> Plan:
-    from appliance.dbops.history import History
-    from appliance.dbops.inspect import read_snapshot
-    from appliance.dbops.plan import make_plan
-    from appliance.dbops.run_journal import past_history
+    from appliance.dbops.plan.history import History
+    from appliance.dbops.plan.plan import make_plan
+    from appliance.dbops.repair.run_journal import past_history
+    from appliance.dbops.snapshot.inspect import read_snapshot
 
     policy = policy_of(options)
     snapshot = await read_snapshot(target_of(options).connect)

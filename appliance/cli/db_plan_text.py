@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from appliance.cli.plain_text import size, visible
 
 if TYPE_CHECKING:
-    from appliance.dbops.plan import Plan
-    from appliance.dbops.step import Step
+    from appliance.dbops.plan.plan import Plan
+    from appliance.dbops.plan.step import Step
 
 STAGES = {
     1: "bring writes back",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from appliance.cli.db_options import add_state, state_folder, target_of
 
 if TYPE_CHECKING:
-    from appliance.dbops.policy import Policy
-    from appliance.dbops.run import Surroundings
-    from appliance.dbops.snapshot import Snapshot
+    from appliance.dbops.plan.policy import Policy
+    from appliance.dbops.repair.run import Surroundings
+    from appliance.dbops.snapshot.snapshot import Snapshot
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 def policy_of(options: argparse.Namespace) -> Policy:
     """The policy that `add_policy`'s options mean. Raises ConfigError."""
-    from appliance.dbops.policy import Policy
+    from appliance.dbops.plan.policy import Policy
 
     return Policy(
         last_stage=options.until_stage,
@@ -73,8 +73,8 @@ def policy_of(options: argparse.Namespace) -> Policy:
 
 def place_of(options: argparse.Namespace, snapshot: Snapshot) -> Surroundings:
     """Where a run keeps its state, and what of the server's disk can be seen from here."""
-    from appliance.dbops.disk_floor import wal_folders
-    from appliance.dbops.run import Surroundings
+    from appliance.dbops.repair.disk_floor import wal_folders
+    from appliance.dbops.repair.run import Surroundings
 
     state, folder = state_folder(options), target_of(options).directory
     if folder is None and "data_directory" in snapshot.settings:

@@ -37,9 +37,9 @@ def run(options: argparse.Namespace) -> int:
     import asyncio
 
     from appliance.cli.terminal import say
-    from appliance.dbops.archive import Archive
-    from appliance.dbops.binaries import find_binaries
-    from appliance.dbops.restore import restore, undo
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.copies.archive import Archive
+    from appliance.dbops.copies.restore import restore, undo
 
     folder = cluster_folder(options)
     if options.undo:

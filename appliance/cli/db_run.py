@@ -17,7 +17,7 @@ from appliance.cli.plain_text import as_json, visible
 from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
-    from appliance.dbops.run import Confirm, Outcome, OwnServer, Report
+    from appliance.dbops.repair.run import Confirm, Outcome, OwnServer, Report
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) -> Outcome:
-    from appliance.dbops.inspect import read_cluster
-    from appliance.dbops.run import Run
-    from appliance.dbops.run_journal import RunJournal
+    from appliance.dbops.repair.run import Run
+    from appliance.dbops.repair.run_journal import RunJournal
+    from appliance.dbops.snapshot.inspect import read_cluster
 
     policy, target = policy_of(options), target_of(options)
     server = await _own_server(options, report) if options.single_user else None
@@ -92,9 +92,9 @@ async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) ->
 async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
     """The embedded cluster, started by this process, which may then stop it."""
     from appliance.cli.db_options import cluster_folder
-    from appliance.dbops.binaries import find_binaries
-    from appliance.dbops.cluster import Cluster
-    from appliance.dbops.run import OwnServer
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.cluster.cluster import Cluster
+    from appliance.dbops.repair.run import OwnServer
 
     if options.url is not None:
         raise ConfigError("--single-user is for an embedded cluster: name its folder (--data-dir)")
@@ -105,7 +105,7 @@ async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
 
 
 def _consents(kinds: list[str]) -> frozenset[str]:
-    from appliance.dbops.step import Consent
+    from appliance.dbops.plan.step import Consent
 
     known = {consent.value for consent in Consent}
     for kind in kinds:
@@ -139,7 +139,7 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcome_text(outcome: Outcome) -> str:
-    from appliance.dbops.run_step import State
+    from appliance.dbops.repair.run_step import State
 
     lines = []
     last = {step.key: (step, result) for step, result in outcome.ended}

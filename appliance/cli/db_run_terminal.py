@@ -14,11 +14,11 @@ from appliance.cli.db_plan_text import STAGES, duration, step_lines
 from appliance.cli.plain_text import size, visible
 
 if TYPE_CHECKING:
-    from appliance.dbops.plan import Plan
-    from appliance.dbops.progress import Progress
-    from appliance.dbops.run import Confirm
-    from appliance.dbops.run_step import Result
-    from appliance.dbops.step import Choice, Step
+    from appliance.dbops.plan.plan import Plan
+    from appliance.dbops.plan.step import Choice, Step
+    from appliance.dbops.repair.progress import Progress
+    from appliance.dbops.repair.run import Confirm
+    from appliance.dbops.repair.run_step import Result
 
 
 _QUIET = ("vacuum", "repair what was skipped")

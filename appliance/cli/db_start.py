@@ -17,7 +17,7 @@ from appliance.cli.db_options import add_folder, cluster_folder
 from appliance.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from appliance.dbops.cluster import Cluster
+    from appliance.dbops.cluster.cluster import Cluster
 
 PURPOSE = "appliance db start"
 STOP_S = 30.0
@@ -35,8 +35,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start it; returns when it takes connections, or in the foreground when it has been stopped."""
-    from appliance.dbops.binaries import find_binaries
-    from appliance.dbops.cluster import Cluster
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.cluster.cluster import Cluster
 
     cluster = Cluster(cluster_folder(options), find_binaries(), purpose=PURPOSE)
     cluster.check()

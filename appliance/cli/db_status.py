@@ -14,8 +14,8 @@ from appliance.errors import JournalDamaged
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
-    from appliance.dbops.rates import Rate
-    from appliance.dbops.snapshot import Snapshot
+    from appliance.dbops.snapshot.rates import Rate
+    from appliance.dbops.snapshot.snapshot import Snapshot
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> int:
     from appliance.cli.db_json import status_json
     from appliance.cli.db_text import status_text
     from appliance.cli.plain_text import as_json
-    from appliance.dbops.blockers import blockers
-    from appliance.dbops.inspect import read_snapshot
-    from appliance.dbops.status import status_of
+    from appliance.dbops.blockers.blockers import blockers
+    from appliance.dbops.monitoring.status import status_of
+    from appliance.dbops.snapshot.inspect import read_snapshot
 
     snapshot = asyncio.run(read_snapshot(target_of(options).connect))
     rate, daily_rate, notes = rates(options, snapshot)
@@ -69,8 +69,13 @@ def rates(
 
     What is wrong with the folder is in the notes: it must not keep anyone from seeing the rest.
     """
-    from appliance.dbops.rates import newest_and_daily_rate, sample_of
-    from appliance.dbops.samples import FILE_NAME, read_samples, with_sample, write_samples
+    from appliance.dbops.monitoring.samples import (
+        FILE_NAME,
+        read_samples,
+        with_sample,
+        write_samples,
+    )
+    from appliance.dbops.snapshot.rates import newest_and_daily_rate, sample_of
 
     folder = state_folder(options)
     if folder is None:

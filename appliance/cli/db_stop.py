@@ -27,7 +27,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Stop it, fast; returns when it has ended."""
-    from appliance.dbops.cluster import cluster_lock
+    from appliance.dbops.cluster.cluster import cluster_lock
 
     folder = cluster_folder(options)
     if not folder.is_dir():
@@ -75,8 +75,8 @@ def _stop_orphan(folder: Path) -> bool:
     """End a server that nobody stays with; False when there is none."""
     import asyncio
 
-    from appliance.dbops import leftover
-    from appliance.dbops.account import account_of_cluster
+    from appliance.dbops.cluster import leftover
+    from appliance.dbops.cluster.account import account_of_cluster
 
     pids = leftover.processes_in(folder, account_of_cluster(folder))
     if not pids:

@@ -9,10 +9,10 @@ from appliance.cli.plain_text import size, visible
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
-    from appliance.dbops.blocker import Action, Blocker
-    from appliance.dbops.rates import Rate
-    from appliance.dbops.snapshot import Snapshot
-    from appliance.dbops.status import AutovacuumLag, Status
+    from appliance.dbops.blockers.blocker import Action, Blocker
+    from appliance.dbops.monitoring.status import AutovacuumLag, Status
+    from appliance.dbops.snapshot.rates import Rate
+    from appliance.dbops.snapshot.snapshot import Snapshot
 
 DATABASES_MAX = 6
 BLOCKERS_MAX = 5

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from appliance.cli.db_options import add_folder, cluster_folder
 
 if TYPE_CHECKING:
-    from appliance.dbops.kept import Swapped
+    from appliance.dbops.copies.kept import Swapped
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
     import asyncio
 
     from appliance.cli.terminal import say
-    from appliance.dbops.binaries import find_binaries
-    from appliance.dbops.load_dump import load_dump
-    from appliance.dbops.upgrade import roll_back, upgrade
+    from appliance.dbops.cluster.binaries import find_binaries
+    from appliance.dbops.copies.load_dump import load_dump
+    from appliance.dbops.copies.upgrade import roll_back, upgrade
 
     folder = cluster_folder(options)
     if options.rollback:

@@ -16,9 +16,9 @@ from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json, visible
 
 if TYPE_CHECKING:
-    from appliance.dbops.maintenance_session import MaintenanceSessions
-    from appliance.dbops.snapshot import Snapshot
-    from appliance.dbops.verify import Check
+    from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+    from appliance.dbops.repair.verify import Check
+    from appliance.dbops.snapshot.snapshot import Snapshot
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _verify(options: argparse.Namespace) -> list[Check]:
-    from appliance.dbops.inspect import read_snapshot
-    from appliance.dbops.maintenance_session import MaintenanceSessions
-    from appliance.dbops.verify import check_ages, check_structures, probe
+    from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+    from appliance.dbops.repair.verify import check_ages, check_structures, probe
+    from appliance.dbops.snapshot.inspect import read_snapshot
 
     policy, target = policy_of(options), target_of(options)
     snapshot = await read_snapshot(target.connect)
@@ -90,8 +90,8 @@ async def _verify(options: argparse.Namespace) -> list[Check]:
 async def _row_checks(
     options: argparse.Namespace, snapshot: Snapshot, sessions: MaintenanceSessions
 ) -> list[Check]:
-    from appliance.dbops.row_counts import changes, count_rows, read_counts, write_counts
-    from appliance.dbops.verify import Check
+    from appliance.dbops.repair.row_counts import changes, count_rows, read_counts, write_counts
+    from appliance.dbops.repair.verify import Check
 
     if options.record is not None:
         counts = await count_rows(snapshot, sessions, digest=options.hash)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 from appliance.cli.doctor_subject import Fault, Subject
-from appliance.dbops.binaries import find_binaries
+from appliance.dbops.cluster.binaries import find_binaries
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 

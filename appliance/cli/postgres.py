@@ -16,9 +16,9 @@ from collections.abc import Callable
 import msgspec
 
 from appliance.config import Config
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster, socket_url
-from appliance.dbops.programs import STOP_TIMEOUT_S
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import SOCKET_PATH_BYTES_MAX, Cluster, socket_url
+from appliance.dbops.cluster.programs import STOP_TIMEOUT_S
 from appliance.dbops.settings import PORT
 from appliance.errors import ConfigError
 from appliance.service_manager import ServiceManager

@@ -18,8 +18,8 @@ import msgspec
 from appliance.cli.supervisor import Child, Process, Supervisor, spawn
 from appliance.cli.terminal import say
 from appliance.config import Config, dump_config, engine_configs
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.folder import FolderLock
 from appliance.errors import ConfigError, DatabaseError
 

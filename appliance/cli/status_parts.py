@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from appliance.cli.admin_client import ask_socket
 from appliance.cli.doctor_subject import services
 from appliance.config import Config, engine_configs
-from appliance.dbops.figures import read_figures
+from appliance.dbops.monitoring.figures import read_figures
 from appliance.dbops.target import Target
 from appliance.errors import ApplianceError, EngineUnavailable
 from appliance.wire.client import EngineClient

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from appliance.dbops.binaries import find_binaries
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.leftover import recorded_status
 from appliance.dbops.drill.counters import move_to_the_brink, spend
 from appliance.dbops.drill.situation import Counter
 from appliance.dbops.drill.throwaway import ThrowAway
-from appliance.dbops.leftover import recorded_status
 from appliance.dbops.target import Target
 from tests.e2e.box import Box, start_box, stop_box
 from tests.e2e.test_faults import Chatter, wait_until

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.binaries import Binaries, find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.binaries import Binaries, find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from tests.drill_fixtures import drill_folder, new_drill, pristine_clusters
 from tests.postgres_fixtures import cluster, database_url, empty_database, ledger, pool, quiet
 

@@ -15,13 +15,13 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.config import DatabaseConfig
-from appliance.dbops.account import account_of_cluster
-from appliance.dbops.archive import Archive
-from appliance.dbops.backup import back_up
-from appliance.dbops.binaries import Binaries
-from appliance.dbops.cluster import Cluster
-from appliance.dbops.leftover import processes_in, recorded_pid
-from appliance.dbops.restore import restore, undo
+from appliance.dbops.cluster.account import account_of_cluster
+from appliance.dbops.cluster.binaries import Binaries
+from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.cluster.leftover import processes_in, recorded_pid
+from appliance.dbops.copies.archive import Archive
+from appliance.dbops.copies.backup import back_up
+from appliance.dbops.copies.restore import restore, undo
 from appliance.errors import DatabaseError, NotRunning
 from appliance.store.ledger import Ledger
 from appliance.store.migrate import migrate

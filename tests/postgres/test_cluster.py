@@ -17,10 +17,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from appliance.dbops import binaries as binaries_module
-from appliance.dbops.account import CLUSTER_UID, account_of_cluster
-from appliance.dbops.binaries import COPIED, Binaries, reachable_binaries
-from appliance.dbops.cluster import SOCKET_PATH_BYTES_MAX, Cluster
+from appliance.dbops.cluster import binaries as binaries_module
+from appliance.dbops.cluster.account import CLUSTER_UID, account_of_cluster
+from appliance.dbops.cluster.binaries import COPIED, Binaries, reachable_binaries
+from appliance.dbops.cluster.cluster import SOCKET_PATH_BYTES_MAX, Cluster
 from appliance.dbops.settings import SETTINGS_FILE
 from appliance.errors import DatabaseError
 from tests.postgres import folders
@@ -70,8 +70,8 @@ def spawn_supervisor(folder: Path) -> subprocess.Popen[str]:
     """Another process that starts the cluster, prints its process id and watches it."""
     script = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from appliance.dbops.binaries import find_binaries\n"
-        "from appliance.dbops.cluster import Cluster\n"
+        "from appliance.dbops.cluster.binaries import find_binaries\n"
+        "from appliance.dbops.cluster.cluster import Cluster\n"
         "async def main():\n"
         "    process = await Cluster(Path(sys.argv[1]), find_binaries()).start(lambda _: None)\n"
         "    print(process.pid, flush=True)\n"

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.errors import NotFound
 from appliance.store.ledger import Ledger
 from tests.postgres.journalled import keeping

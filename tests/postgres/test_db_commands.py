@@ -15,9 +15,9 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.cli.processes import _find_or_create
-from appliance.dbops.binaries import Binaries
-from appliance.dbops.cluster import Cluster, cluster_lock
-from appliance.dbops.leftover import recorded_pid
+from appliance.dbops.cluster.binaries import Binaries
+from appliance.dbops.cluster.cluster import Cluster, cluster_lock
+from appliance.dbops.cluster.leftover import recorded_pid
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 from tests.postgres.folders import ask, copy, digest, run_all

@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 
 from appliance.config import DatabaseConfig
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.errors import StorageUnavailable
 from appliance.store.ledger import Ledger
 from appliance.store.pool import APPLICATION_NAME, Pool, connect

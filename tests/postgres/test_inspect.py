@@ -13,13 +13,13 @@ import asyncpg
 import pytest
 
 from appliance.cli.main import main
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.blocker import BlockerKind
-from appliance.dbops.blockers import Watch, blockers
-from appliance.dbops.cluster import Cluster
-from appliance.dbops.damage_probe import probe_damage
-from appliance.dbops.inspect import read_cluster, read_snapshot
-from appliance.dbops.snapshot import AgeMin, Database, Relation, Snapshot
+from appliance.dbops.blockers.blocker import BlockerKind
+from appliance.dbops.blockers.blockers import Watch, blockers
+from appliance.dbops.blockers.damage_probe import probe_damage
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
+from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError, NotRunning
 from appliance.store.journal_frame import KEY_BYTES, header

@@ -9,15 +9,15 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from appliance.dbops.blocker import Blocker, BlockerKind
-from appliance.dbops.blockers import blockers
+from appliance.dbops.blockers.blocker import Blocker, BlockerKind
+from appliance.dbops.blockers.blockers import blockers
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.registry import situation
 from appliance.dbops.drill.throwaway import silent
-from appliance.dbops.inspect import read_snapshot
 from appliance.dbops.limits import STOP_AGE, Stage
-from appliance.dbops.snapshot import Snapshot
-from appliance.dbops.status import Severity, severity_of
+from appliance.dbops.monitoring.status import Severity, severity_of
+from appliance.dbops.snapshot.inspect import read_snapshot
+from appliance.dbops.snapshot.snapshot import Snapshot
 from appliance.dbops.target import Target
 from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
 

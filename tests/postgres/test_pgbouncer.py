@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 from appliance.config import DatabaseConfig
-from appliance.dbops.account import account_of_cluster
-from appliance.dbops.binaries import Binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.account import account_of_cluster
+from appliance.dbops.cluster.binaries import Binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.store.ledger import Ledger
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, acquired, connect, retried

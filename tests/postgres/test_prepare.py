@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from appliance.cli.main import main
-from appliance.dbops.cluster import Cluster
-from appliance.dbops.prepare import RECOMMENDED, compared
+from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.cluster.prepare import RECOMMENDED, compared
 from tests.postgres_fixtures import execute
 
 AS_RECOMMENDED = {name: value for name, (value, _) in RECOMMENDED.items()}

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from appliance.config import DatabaseConfig
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.errors import (
     ApplianceError,
     Conflict,

@@ -11,7 +11,7 @@ from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import SITUATIONS, situation
 from appliance.dbops.drill.rehearsal import POLICY, rehearse
 from appliance.dbops.drill.throwaway import silent
-from appliance.dbops.policy import Policy
+from appliance.dbops.plan.policy import Policy
 from tests.drill_fixtures import BOTH, EMBEDDED, SYSTEM, NewDrill
 
 NIGHTLY = "APPLIANCE_TESTS_NIGHTLY" in os.environ

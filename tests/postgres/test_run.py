@@ -16,25 +16,25 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from appliance.dbops import disk_floor
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import situation
 from appliance.dbops.drill.tally import differences, tally
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.faults import Fault, fault_of
-from appliance.dbops.inspect import read_snapshot
 from appliance.dbops.limits import STOP_AGE
-from appliance.dbops.maintenance_session import MaintenanceSessions
-from appliance.dbops.plan import make_plan
-from appliance.dbops.policy import Policy
-from appliance.dbops.row_counts import changes, count_rows
-from appliance.dbops.run import Surroundings
-from appliance.dbops.run_step import State, StepTaker
-from appliance.dbops.step import Consent, Step, StepKind
+from appliance.dbops.plan.plan import make_plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Consent, Step, StepKind
+from appliance.dbops.repair import disk_floor
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.row_counts import changes, count_rows
+from appliance.dbops.repair.run import Surroundings
+from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.verify import check_structures
+from appliance.dbops.repair.verify import probe as take_ids
+from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import Target
-from appliance.dbops.verify import check_structures
-from appliance.dbops.verify import probe as take_ids
 from appliance.maintenance import is_on
 from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
 from tests.repairs import Told, repair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.target import Target
 from appliance.errors import DatabaseError
 

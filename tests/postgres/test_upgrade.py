@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.account import CLUSTER_UID
-from appliance.dbops.binaries import Binaries, find_major
-from appliance.dbops.cluster import Cluster, major_of
-from appliance.dbops.extensions import EXTENSIONS
-from appliance.dbops.kept import kept_folders, swap_in
-from appliance.dbops.load_dump import load_dump
-from appliance.dbops.upgrade import roll_back, upgrade
+from appliance.dbops.cluster.account import CLUSTER_UID
+from appliance.dbops.cluster.binaries import Binaries, find_major
+from appliance.dbops.cluster.cluster import Cluster, major_of
+from appliance.dbops.cluster.extensions import EXTENSIONS
+from appliance.dbops.copies.kept import kept_folders, swap_in
+from appliance.dbops.copies.load_dump import load_dump
+from appliance.dbops.copies.upgrade import roll_back, upgrade
 from appliance.errors import DatabaseError
 from tests.drill_fixtures import REQUIRED
 from tests.postgres.folders import ask, copy, digest, run_all
@@ -144,7 +144,7 @@ async def test_what_cannot_be_upgraded_is_refused_with_what_to_do(
     before = digest(folder)
     with pytest.raises(DatabaseError, match="holds no postgres of PostgreSQL 15"):
         await upgrade(folder, binaries, tmp_path, quiet)
-    monkeypatch.setattr("appliance.dbops.binaries.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("appliance.dbops.cluster.binaries.SYSTEM_FOLDERS", ())
     with pytest.raises(DatabaseError, match=r"apt install postgresql-15.*--old-bin.*--from-url"):
         await upgrade(folder, binaries, None, quiet)
     monkeypatch.undo()

@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.store.ledger import Ledger
 from appliance.store.migrate import load_migrations, migrate
 from appliance.store.write_faults import Fault, fault_of, is_out_of_ids

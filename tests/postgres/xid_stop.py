@@ -11,9 +11,9 @@ import subprocess
 
 import asyncpg
 
-from appliance.dbops.account import account_of_cluster
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.account import account_of_cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.drill.counters import xid_page_start
 from appliance.dbops.limits import STOP_AGE
 from tests.postgres_fixtures import execute, quiet

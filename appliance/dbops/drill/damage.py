@@ -7,7 +7,7 @@ from pathlib import Path
 
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
-from appliance.dbops.step import Consent
+from appliance.dbops.plan.step import Consent
 
 PAGE_BYTES = 8192
 DAMAGED_PAGE = 5

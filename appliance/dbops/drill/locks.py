@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.dbops.drill.drill import DATABASE, Drill
 from appliance.dbops.drill.situation import Situation
-from appliance.dbops.step import Consent
+from appliance.dbops.plan.step import Consent
 
 LOCK = "LOCK TABLE messages IN SHARE UPDATE EXCLUSIVE MODE"
 

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import asyncpg
 
-from appliance.dbops.blockers import blockers
+from appliance.dbops.blockers.blockers import blockers
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.situation import Situation
 from appliance.dbops.drill.tally import differences, tally
-from appliance.dbops.inspect import read_cluster, read_snapshot
-from appliance.dbops.plan import Plan, make_plan
-from appliance.dbops.policy import Policy
-from appliance.dbops.progress import Progress
-from appliance.dbops.run import Confirm, Outcome, OwnServer, Run, Surroundings
-from appliance.dbops.run_journal import RunJournal
-from appliance.dbops.run_step import Result
-from appliance.dbops.step import Choice, Consent, Step
+from appliance.dbops.plan.plan import Plan, make_plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Choice, Consent, Step
+from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.run import Confirm, Outcome, OwnServer, Run, Surroundings
+from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_step import Result
+from appliance.dbops.repair.verify import Check, check_ages
+from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.target import Target
-from appliance.dbops.verify import Check, check_ages
 
 POLICY = Policy(lock_timeout_ms=500, disk_floor_bytes=0)
 """A drill's locks never end, so that waiting long for one teaches nothing."""

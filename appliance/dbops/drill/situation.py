@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from appliance.dbops.step import Consent
+from appliance.dbops.plan.step import Consent
 
 if TYPE_CHECKING:
     from appliance.dbops.drill.drill import Drill

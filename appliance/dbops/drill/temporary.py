@@ -7,7 +7,7 @@ import signal
 
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.situation import Situation
-from appliance.dbops.step import Consent
+from appliance.dbops.plan.step import Consent
 
 SCRATCH = (
     "CREATE TEMPORARY TABLE scratch AS "

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from appliance.dbops.account import account_of_cluster
-from appliance.dbops.binaries import Binaries, reachable_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.account import account_of_cluster
+from appliance.dbops.cluster.binaries import Binaries, reachable_binaries
+from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.cluster.programs import control_fields, run_program
 from appliance.dbops.folder import opened
-from appliance.dbops.programs import control_fields, run_program
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 

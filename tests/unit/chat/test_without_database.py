@@ -20,8 +20,8 @@ from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
-from appliance.dbops.binaries import find_binaries
-from appliance.dbops.cluster import Cluster
+from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.cluster import Cluster
 from appliance.errors import StorageUnavailable
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import QUERIES

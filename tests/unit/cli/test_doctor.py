@@ -16,7 +16,7 @@ import pytest
 from appliance.cli.doctor import checks, faults_of
 from appliance.cli.doctor_subject import Machine, Subject
 from appliance.config import ApiKey, Config, ModelSource, Paths, ServerConfig, dump_config
-from appliance.dbops.binaries import find_binaries
+from appliance.dbops.cluster.binaries import find_binaries
 from appliance.file_access import Who
 from tests.model_fixtures import tiny_model, write_directory
 

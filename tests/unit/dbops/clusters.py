@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from appliance.dbops.snapshot import (
+from appliance.dbops.snapshot.snapshot import (
     Database,
     MemberSpace,
     PreparedTransaction,

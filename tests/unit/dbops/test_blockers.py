@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from appliance.dbops.blocker import Blocker, BlockerKind
-from appliance.dbops.blockers import Watch, blockers
-from appliance.dbops.damage import Damage
-from appliance.dbops.horizon import horizon_of, horizons
+from appliance.dbops.blockers.blocker import Blocker, BlockerKind
+from appliance.dbops.blockers.blockers import Watch, blockers
+from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.horizon import horizon_of, horizons
 from appliance.dbops.limits import ID_SPACE, STOP_AGE, WARN_AGE, Stage
-from appliance.dbops.rates import Rate
-from appliance.dbops.snapshot import Lock, MemberSpace, Snapshot, Vacuum
+from appliance.dbops.snapshot.rates import Rate
+from appliance.dbops.snapshot.snapshot import Lock, MemberSpace, Snapshot, Vacuum
 from tests.unit.dbops.clusters import (
     APP_OID,
     SETTINGS,

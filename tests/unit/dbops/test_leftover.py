@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.account import own_account
-from appliance.dbops.leftover import (
+from appliance.dbops.cluster.account import own_account
+from appliance.dbops.cluster.leftover import (
     processes_in,
     recorded_pid,
     recorded_status,
@@ -47,8 +47,8 @@ def test_a_process_in_the_folder_that_is_no_postgres_is_not_listed(tmp_path: Pat
 def test_a_process_that_ignores_polite_signals_is_ended_by_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("appliance.dbops.leftover.IMMEDIATE_STOP_S", 0.2)
-    monkeypatch.setattr("appliance.dbops.leftover.FAST_STOP_S", 0.2)
+    monkeypatch.setattr("appliance.dbops.cluster.leftover.IMMEDIATE_STOP_S", 0.2)
+    monkeypatch.setattr("appliance.dbops.cluster.leftover.FAST_STOP_S", 0.2)
     script = "trap '' INT QUIT TERM; echo ready; while :; do sleep 0.05; done"
     stubborn = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
     assert stubborn.stdout is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.dbops.log_damage import damage_in_log
+from appliance.dbops.blockers.log_damage import damage_in_log
 
 LOG = """\
 03:00:00 [7] LOG:  database system is ready to accept connections

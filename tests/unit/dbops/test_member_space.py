@@ -11,7 +11,7 @@ from appliance.dbops.limits import (
     Stage,
     stage_of_members,
 )
-from appliance.dbops.member_space import member_space
+from appliance.dbops.snapshot.member_space import member_space
 
 
 def names(*numbers: int) -> list[str]:

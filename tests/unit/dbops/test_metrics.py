@@ -10,8 +10,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.dbops.limits import STOP_AGE, Stage
-from appliance.dbops.metrics import alert_rules, exposition
-from appliance.dbops.snapshot import MemberSpace, Snapshot
+from appliance.dbops.monitoring.metrics import alert_rules, exposition
+from appliance.dbops.snapshot.snapshot import MemberSpace, Snapshot
 from tests.unit.dbops.clusters import (
     database,
     prepared,

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.dbops.blockers import due_age
-from appliance.dbops.history import History, RelationKey
+from appliance.dbops.blockers.blockers import due_age
+from appliance.dbops.blockers.obstacles import locks
 from appliance.dbops.limits import ID_SPACE, STOP_AGE
-from appliance.dbops.obstacles import locks
-from appliance.dbops.plan import Plan, make_plan
-from appliance.dbops.policy import Policy
-from appliance.dbops.run import Outcome
-from appliance.dbops.snapshot import MemberSpace, Missing, RelationKind, Standby
-from appliance.dbops.step import Consent, Step, StepKind
+from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.plan import Plan, make_plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Consent, Step, StepKind
+from appliance.dbops.repair.run import Outcome
+from appliance.dbops.snapshot.snapshot import MemberSpace, Missing, RelationKind, Standby
 from appliance.errors import ConfigError
 from tests.snapshot_builder import (
     OLD,

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.rates import (
-    Sample,
-    days_left,
-    newest_and_daily_rate,
-    rate_between,
-    sample_of,
-)
-from appliance.dbops.samples import (
+from appliance.dbops.monitoring.samples import (
     FILE_NAME,
     KEPT_MAX,
     KEPT_S,
@@ -23,6 +16,13 @@ from appliance.dbops.samples import (
     read_samples,
     with_sample,
     write_samples,
+)
+from appliance.dbops.snapshot.rates import (
+    Sample,
+    days_left,
+    newest_and_daily_rate,
+    rate_between,
+    sample_of,
 )
 from tests.unit.dbops.clusters import snapshot
 

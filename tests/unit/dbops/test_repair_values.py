@@ -11,17 +11,23 @@ import pytest
 from appliance.cli.db_plan_text import plan_json, plan_text
 from appliance.cli.db_run_terminal import confirm_by
 from appliance.cli.main import main
-from appliance.dbops import disk_floor
-from appliance.dbops.disk_floor import least_room, wal_folders
 from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
 from appliance.dbops.limits import MEMBERS_MAX
-from appliance.dbops.plan import make_plan
-from appliance.dbops.policy import Policy
-from appliance.dbops.progress import ProgressMeter
-from appliance.dbops.row_counts import RowCounts, TableRows, changes, read_counts, write_counts
-from appliance.dbops.snapshot import MemberSpace
-from appliance.dbops.step import Consent, StepKind
-from appliance.dbops.verify import check_ages
+from appliance.dbops.plan.plan import make_plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Consent, StepKind
+from appliance.dbops.repair import disk_floor
+from appliance.dbops.repair.disk_floor import least_room, wal_folders
+from appliance.dbops.repair.progress import ProgressMeter
+from appliance.dbops.repair.row_counts import (
+    RowCounts,
+    TableRows,
+    changes,
+    read_counts,
+    write_counts,
+)
+from appliance.dbops.repair.verify import check_ages
+from appliance.dbops.snapshot.snapshot import MemberSpace
 from appliance.errors import ConfigError
 from tests.snapshot_builder import OLD, database, prepared, relation, slot, snapshot, template0
 

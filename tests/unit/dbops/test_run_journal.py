@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from appliance.dbops.history import RelationKey
-from appliance.dbops.run_journal import FILE_NAME, RunJournal, past_history
+from appliance.dbops.plan.history import RelationKey
+from appliance.dbops.repair.run_journal import FILE_NAME, RunJournal, past_history
 from appliance.errors import DatabaseError
 
 TABLE: dict[str, Any] = {"database": "app", "relation_oid": 7}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.dbops.temp_owners import NumberedProcess, temp_owners
+from appliance.dbops.snapshot.temp_owners import NumberedProcess, temp_owners
 
 BEGUN = datetime(2026, 11, 30, 3, 0, 0, 700_000, tzinfo=UTC)
 APP = 16_384

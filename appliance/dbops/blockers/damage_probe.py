@@ -1,0 +1,192 @@
+"""Looks for damage that would make a VACUUM fail: in the server's log, and in old relations themselves.
+
+Owns the time it may take. Never: takes a transaction ID, changes anything, or waits for a lock for long;
+with the extension amcheck it looks into rows and b-trees, without it, only whether pages can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import asyncpg
+
+from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
+from appliance.dbops.quoting import identifier
+from appliance.dbops.snapshot.snapshot import AgeMin, Database, Missing, Relation, Snapshot
+from appliance.dbops.target import Connection, Target
+from appliance.errors import ApplianceError
+from appliance.named_sql import read_queries
+
+QUERIES = read_queries("appliance.dbops", "damage")
+LOG_BYTES_MAX = 4 << 20
+"""Of the newest log: days of a healthy server, minutes of one in the warning window."""
+
+_DAMAGED_CLASS = "XX"  # internal error: XX001 data corrupted, XX002 index corrupted
+_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError)
+
+
+async def probe_damage(
+    target: Target, snapshot: Snapshot, old: AgeMin, *, seconds_max: float
+) -> tuple[tuple[Damage, ...], tuple[Missing, ...]]:
+    """What is damaged, and what could not be looked at, within about `seconds_max` seconds."""
+    probe = _Probe(target, snapshot, old, time.monotonic() + seconds_max)
+    logged = await probe.read_log()
+    for database in snapshot.databases:
+        if database.connectable:
+            await probe.look_into(database, logged)
+    return tuple(probe.found), tuple(probe.missing)
+
+
+class _Probe:
+    """One look at a cluster."""
+
+    def __init__(self, target: Target, snapshot: Snapshot, old: AgeMin, deadline: float) -> None:
+        self._target = target
+        self._snapshot = snapshot
+        self._old = old
+        self._deadline = deadline
+        self.found: list[Damage] = []
+        self.missing: list[Missing] = []
+
+    async def read_log(self) -> tuple[LoggedDamage, ...]:
+        """The damage that the newest log tells of."""
+        try:
+            connection = await self._connect(None)
+        except (ApplianceError, *_FAILURES) as error:
+            self._miss("the server's log", None, error)
+            return ()
+        try:
+            row = await connection.fetchrow(QUERIES["log_file"])
+            if row is None or row["name"] is None:
+                self._miss("the server's log", None, "it does not go to a file of the server's own")
+                return ()
+            start = max(0, row["bytes"] - LOG_BYTES_MAX)
+            tail = await connection.fetchval(QUERIES["log_tail"], row["name"], start, LOG_BYTES_MAX)
+            return damage_in_log(tail.decode("utf-8", "replace"))
+        except _FAILURES as error:
+            self._miss("the server's log", None, error)
+            return ()
+        finally:
+            await connection.close(timeout=2)
+
+    async def look_into(self, database: Database, logged: Sequence[LoggedDamage]) -> None:
+        """Name what the log tells of this database, then read its old relations, the smallest first."""
+        old = sorted(
+            (
+                relation
+                for relation in database.relations or ()
+                if not relation.temporary and self._old.reached(relation)
+            ),
+            key=lambda relation: relation.pages,
+        )
+        if not old and not logged:
+            return
+        try:
+            connection = await self._connect(database.name)
+        except (ApplianceError, *_FAILURES) as error:
+            self._miss("damage", database.name, error)
+            return
+        try:
+            for damage in logged:
+                await self._resolve(connection, database, damage)
+            amcheck = await connection.fetchrow(QUERIES["amcheck_path"]) is not None
+            for number, relation in enumerate(old):
+                if time.monotonic() > self._deadline:
+                    self._miss(f"damage in {len(old) - number} relations", database.name, "no time")
+                    return
+                await self._check(connection, database, relation, amcheck=amcheck)
+        except _FAILURES as error:
+            self._miss("damage", database.name, error)
+        finally:
+            await connection.close(timeout=2)
+
+    async def _connect(self, database: str | None) -> Connection:
+        left_ms = max(100, int((self._deadline - time.monotonic()) * 1000))
+        return await self._target.connect(database, statement_timeout_ms=left_ms)
+
+    async def _resolve(
+        self, connection: Connection, database: Database, logged: LoggedDamage
+    ) -> None:
+        if logged.index is not None:
+            row = await connection.fetchrow(QUERIES["relation_of_index"], logged.index)
+        elif logged.database_oid == database.oid or (logged.database_oid == 0 and database.current):
+            row = await connection.fetchrow(
+                QUERIES["relation_of_file"], logged.space_oid, logged.file
+            )
+        else:
+            return
+        if row is not None:
+            self._add(
+                Damage(
+                    database=database.name,
+                    relation_oid=row["oid"],
+                    schema=row["schema"],
+                    relation=row["relation"],
+                    index=row["index"],
+                    block=logged.block,
+                    message=f"in the server's log: {logged.message}",
+                )
+            )
+
+    async def _check(
+        self, connection: Connection, database: Database, relation: Relation, *, amcheck: bool
+    ) -> None:
+        """Read a relation; a page, row or index that is damaged is kept, and the next one is read."""
+        name = identifier(relation.schema, relation.name)
+        try:
+            if amcheck:
+                row = await connection.fetchrow(QUERIES["check_heap"], relation.oid)
+                if row is not None:
+                    self._add(_damage(database, relation, None, row["blkno"], row["msg"]))
+            else:
+                await connection.fetchval(f"SELECT count(*) FROM {name}")
+        except asyncpg.PostgresError as error:
+            self._judge(database, relation, None, error)
+        if not amcheck:
+            return
+        for index in await connection.fetch(QUERIES["btree_indexes"], relation.oid):
+            try:
+                await connection.execute(QUERIES["check_index"], index["oid"])
+            except asyncpg.PostgresError as error:
+                self._judge(database, relation, index["name"], error)
+
+    def _judge(
+        self,
+        database: Database,
+        relation: Relation,
+        index: str | None,
+        error: asyncpg.PostgresError,
+    ) -> None:
+        """Damage has a class of errors of its own; anything else only kept us from looking."""
+        if (error.sqlstate or "").startswith(_DAMAGED_CLASS):
+            self._add(_damage(database, relation, index, None, str(error)))
+        else:
+            name = identifier(relation.schema, index or relation.name)
+            self._miss(f"damage in {name}", database.name, error)
+
+    def _add(self, damage: Damage) -> None:
+        """Once for each relation or index, whoever tells of it."""
+        same = (damage.database, damage.relation_oid, damage.index)
+        if all(same != (item.database, item.relation_oid, item.index) for item in self.found):
+            self.found.append(damage)
+
+    def _miss(self, part: str, database: str | None, reason: object) -> None:
+        text = str(reason) or type(reason).__name__
+        self.missing.append(Missing(part=part, database=database, reason=text))
+
+
+def _damage(
+    database: Database, relation: Relation, index: str | None, block: int | None, message: str
+) -> Damage:
+    return Damage(
+        database=database.name,
+        relation_oid=relation.oid,
+        schema=relation.schema,
+        relation=relation.name,
+        index=index,
+        block=block,
+        message=message,
+    )

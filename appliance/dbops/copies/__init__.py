@@ -1,0 +1,1 @@
+"""Copies of a cluster: backups, the state at a moment, another major version."""

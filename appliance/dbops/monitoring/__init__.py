@@ -1,0 +1,1 @@
+"""A cluster's state for people, monitoring and alerts."""

@@ -1,0 +1,97 @@
+"""What ends a database once its relations are young, and what shows that writes are back. Pure."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from appliance.dbops.plan.step import Step, StepKind
+from appliance.dbops.plan.vacuum import AgeLimits
+from appliance.dbops.snapshot.snapshot import Database, Snapshot
+
+AUTOVACUUM_SETTINGS = MappingProxyType({"autovacuum": "on", "autovacuum_naptime": "1s"})
+"""While autovacuum is let in; what was set before comes back. A new nap wakes the launcher at once."""
+
+SMALL_CATALOG = "pg_catalog.pg_am"
+"""Before 16 a database's age is computed at the end of any VACUUM, so of the smallest one."""
+
+
+def refresh_step(
+    snapshot: Snapshot, database: Database, limits: AgeLimits, stage: int, *, stale: bool
+) -> Step:
+    """Compute the database's age from its relations' (`datfrozenxid`, `datminmxid`)."""
+    options = "ONLY_DATABASE_STATS" if snapshot.major >= 16 else "INDEX_CLEANUP OFF, TRUNCATE OFF"
+    place = "" if snapshot.major >= 16 else f" {SMALL_CATALOG}"
+    reason = "its relations are young, and its own age has not followed"
+    return Step(
+        key=f"refresh:{stage}:{database.name}",
+        kind=StepKind.REFRESH,
+        stage=stage,
+        database=database.name,
+        object=f"database {database.name}",
+        reason=reason if stale else "its age follows from its relations'",
+        statements=(f"VACUUM ({options}){place}",),
+        xid_age=database.xid_age,
+        mxid_age=database.mxid_age,
+        xid_age_max=limits.xid[stage - 1],
+        mxid_age_max=limits.mxid[stage - 1],
+    )
+
+
+def unread_step(snapshot: Snapshot, database: Database, stage: int) -> Step:
+    """An old database into which this tool could not look: what is old in it is not known."""
+    reasons = [one.reason for one in snapshot.missing if one.database == database.name]
+    why = f" ({reasons[0]})" if reasons else ""
+    return Step(
+        key=f"unread:{stage}:{database.name}",
+        kind=StepKind.ASK,
+        stage=stage,
+        database=database.name,
+        object=f"database {database.name}",
+        reason=f"it is {database.xid_age:,} XIDs and {database.mxid_age:,} MXIDs old, and its relations "
+        f"could not be read{why}: see to it that this user can, and run this again",
+        xid_age=database.xid_age,
+        mxid_age=database.mxid_age,
+    )
+
+
+def autovacuum_step(
+    snapshot: Snapshot, database: Database, limits: AgeLimits, stage: int
+) -> Step | None:
+    """Have autovacuum freeze a database that takes no connections; None while it would not.
+
+    In the stop this is the only way: to let connections in (ALTER DATABASE) takes an XID. It works on 14
+    to 18, needs no restart, and leaves the catalogs as they are.
+    """
+    of_xids = database.xid_age > snapshot.setting_int("autovacuum_freeze_max_age")
+    of_mxids = database.mxid_age > snapshot.setting_int("autovacuum_multixact_freeze_max_age")
+    # Beyond half of the members, autovacuum lowers its own limit as far as it takes.
+    if not (of_xids or of_mxids or limits.members_over_half):
+        return None
+    return Step(
+        key=f"autovacuum:{stage}:{database.name}",
+        kind=StepKind.AUTOVACUUM,
+        stage=stage,
+        database=database.name,
+        object=f"database {database.name}",
+        reason=f"it takes no connections and is {database.xid_age:,} XIDs old: autovacuum is let in at "
+        "once, and its settings come back afterwards",
+        settings=AUTOVACUUM_SETTINGS,
+        xid_age=database.xid_age,
+        mxid_age=database.mxid_age,
+        xid_age_max=limits.xid[stage - 1],
+        mxid_age_max=limits.mxid[stage - 1],
+        seconds=2.0,
+    )
+
+
+def probe_step() -> Step:
+    """Whether writes are back."""
+    return Step(
+        key="probe",
+        kind=StepKind.PROBE,
+        stage=1,
+        database=None,
+        object="a transaction ID",
+        reason="one is taken, to see that the server gives them out again",
+        statements=("SELECT pg_current_xact_id()",),
+    )

@@ -1,0 +1,120 @@
+"""Steps for what a run met on its way: damaged pages and indexes, and what freezing left out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
+from appliance.dbops.plan.vacuum import AgeLimits, order, repair_step, vacuum_step
+from appliance.dbops.quoting import identifier, literal
+from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
+
+
+def damage_steps(
+    snapshot: Snapshot, limits: AgeLimits, policy: Policy, past: History
+) -> Iterator[Step]:
+    """For a relation that VACUUM cannot get through: the one way on that does not restore it."""
+    for database in snapshot.databases:
+        for relation in database.relations or ():
+            stage = limits.stage_of(relation.xid_age, relation.mxid_age)
+            place = RelationKey(database=database.name, oid=relation.oid)
+            if stage is None or place not in past.damaged | past.bad_rows:
+                continue
+            plain = vacuum_step(
+                snapshot,
+                database.name,
+                relation,
+                stage=stage,
+                limits=limits,
+                policy=policy,
+                rate_bytes_per_s=policy.rate_bytes_per_s,
+            )
+            if place in past.bad_rows:
+                yield _bad_rows_step(plain, relation)
+            if place in past.damaged:
+                yield _zero_step(plain)
+
+
+def _zero_step(plain: Step) -> Step:
+    return replace(
+        plain,
+        key=f"zero:{plain.database}:{plain.relation_oid}",
+        kind=StepKind.ZERO_PAGES,
+        reason="a page of it cannot be read. Restore the page from a backup, or give it up",
+        statements=(),
+        settings={**plain.settings, "zero_damaged_pages": "on"},
+        choices=(
+            Choice(
+                consent=Consent.ZERO_DAMAGED_PAGES,
+                statements=plain.statements,
+                loses="every row on the damaged pages (zero_damaged_pages); the pages are copied to the "
+                "state folder first",
+            ),
+        ),
+    )
+
+
+def _bad_rows_step(plain: Step, relation: Relation) -> Step:
+    """Rows with an ID older than the table itself: VACUUM refuses them, amcheck finds them, and
+    heap_force_freeze (pg_surgery) makes them visible for good; in the stop all of that works."""
+    name = literal(identifier(relation.schema, relation.name))
+    freeze = (
+        f"SELECT heap_force_freeze({name}::regclass, "
+        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) FROM verify_heapam({name}) "
+        "WHERE msg LIKE 'xmin % precedes relation freeze threshold %'"
+    )
+    return replace(
+        plain,
+        key=f"rows:{plain.database}:{relation.oid}",
+        kind=StepKind.FREEZE_ROWS,
+        reason="a row in it is older than the table can be, and VACUUM refuses it. verify_heapam "
+        "(extension amcheck) lists such rows, heap_force_freeze (pg_surgery) freezes them",
+        statements=(),
+        choices=(
+            Choice(
+                consent=Consent.FREEZE_BAD_ROWS,
+                statements=(freeze, *plain.statements),
+                loses="nothing; but such a row is visible from then on, whatever became of the "
+                "transaction that wrote it",
+            ),
+        ),
+    )
+
+
+def repair_steps(
+    snapshot: Snapshot,
+    policy: Policy,
+    past: History,
+    rate: float,
+    planned: Sequence[tuple[Database, Relation]],
+) -> Iterator[Step]:
+    """For every relation frozen before, and every one that this plan freezes."""
+    now = {RelationKey(database=database.name, oid=relation.oid) for database, relation in planned}
+    for database in snapshot.databases:
+        for relation in sorted(database.relations or (), key=order):
+            place = RelationKey(database=database.name, oid=relation.oid)
+            if place not in past.frozen and place not in now:
+                continue
+            if place in past.bad_indexes:
+                yield _reindex_step(database.name, relation)
+            yield repair_step(
+                snapshot, database.name, relation, policy=policy, rate_bytes_per_s=rate
+            )
+
+
+def _reindex_step(database: str, relation: Relation) -> Step:
+    # Beside traffic, but for catalogs, which PostgreSQL rebuilds under a lock only.
+    how = "" if relation.catalog else "CONCURRENTLY "
+    return Step(
+        key=f"reindex:{database}:{relation.oid}",
+        kind=StepKind.REINDEX,
+        stage=3,
+        database=database,
+        object=f"{database}.{relation.schema}.{relation.name}",
+        reason="an index of it is damaged; its table is not, and the index can be built again",
+        statements=(f"REINDEX TABLE {how}{identifier(relation.schema, relation.name)}",),
+        relation_oid=relation.oid,
+    )

@@ -1,0 +1,71 @@
+"""Lets autovacuum into a database that takes no connections, and puts its settings back.
+
+Owns what ALTER SYSTEM set for that time: it is in the run's journal before it is set, so that a run that
+was killed in between leaves nothing behind once it is gone on with. Needs no transaction ID.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from appliance.dbops.plan.step import Step
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_step import QUERIES, Result, State
+from appliance.dbops.target import Connection
+
+POLL_S = 0.2
+WAIT_S = 600.0
+"""For autovacuum to be done. template0 takes half a second; what takes connections it need not do."""
+
+
+async def call_autovacuum(
+    step: Step, sessions: MaintenanceSessions, journal: RunJournal, *, wait_s: float = WAIT_S
+) -> Result:
+    """Wake the launcher and wait until the database is young, at most `wait_s`.
+
+    Raises what the server answers, the settings being back then too.
+    """
+    started = time.monotonic()
+    connection = await sessions.get(None)
+    names = sorted(step.settings)
+    own = {
+        row["name"]: row["setting"]
+        for row in await connection.fetch(QUERIES["own_settings"], names)
+    }
+    journal.write("settings_changed", before={name: own.get(name) for name in names})
+    try:
+        await set_settings(connection, step.settings)
+        state = State.HELD
+        while state is State.HELD and time.monotonic() - started < wait_s:
+            await asyncio.sleep(POLL_S)
+            row = await connection.fetchrow(QUERIES["database_age"], step.database)
+            if row is None or (
+                row["xid_age"] < step.xid_age_max and row["mxid_age"] < step.mxid_age_max
+            ):
+                state = State.DONE
+    finally:
+        await restore_settings(sessions, journal)
+    words = "" if state is State.DONE else f"autovacuum has not done it within {wait_s:.0f} s"
+    return Result(state=state, words=words, seconds=time.monotonic() - started)
+
+
+async def restore_settings(sessions: MaintenanceSessions, journal: RunJournal) -> None:
+    """Put back what this run, or one that was killed, has changed; nothing when that is nothing."""
+    before = journal.settings_to_restore()
+    if before:
+        await set_settings(await sessions.get(None), before)
+        journal.write("settings_restored")
+
+
+async def set_settings(connection: Connection, values: Mapping[str, str | None]) -> None:
+    """ALTER SYSTEM and reload; None takes a setting out again. The names are this package's own."""
+    for name, value in values.items():
+        if value is None:
+            await connection.execute(f"ALTER SYSTEM RESET {name}")
+        else:
+            quoted = value.replace("'", "''")
+            await connection.execute(f"ALTER SYSTEM SET {name} = '{quoted}'")
+    await connection.fetchval(QUERIES["reload"])

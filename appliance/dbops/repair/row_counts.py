@@ -1,0 +1,130 @@
+"""How many rows each table has, and what they add up to: before a repair and after it.
+
+Reads every row. Never: writes to a database, or keeps a row; a hash is of all rows of a table together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import asyncpg
+
+from appliance.dbops.quoting import identifier
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.snapshot.snapshot import Snapshot
+from appliance.errors import ConfigError
+from appliance.named_sql import read_queries
+
+QUERIES = read_queries("appliance.dbops", "verify")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRows:
+    """The rows of one table; `digest` is the sum of the hashes of its rows, None when not asked for."""
+
+    database: str
+    table: str
+    rows: int | None
+    """None: it could not be read."""
+    digest: str | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCounts:
+    """All tables of a cluster at about one time."""
+
+    system_id: str
+    tables: tuple[TableRows, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """A table that is not as it was. Rows may have been added since; none may be missing."""
+
+    database: str
+    table: str
+    words: str
+    is_loss: bool
+
+
+async def count_rows(
+    snapshot: Snapshot, sessions: MaintenanceSessions, *, digest: bool
+) -> RowCounts:
+    """Count every table of every database that takes connections; a table that fails is named."""
+    found: list[TableRows] = []
+    for database in snapshot.databases:
+        if not database.connectable:
+            continue
+        connection = await sessions.get(database.name)
+        for table in await connection.fetch(QUERIES["tables"]):
+            name = identifier(table["schema"], table["name"])
+            # A row's text has all its columns; hashes are summed, so the order of the rows is nothing.
+            total = (
+                "sum(hashtextextended(counted::text, 0)::numeric)::text" if digest else "NULL::text"
+            )
+            try:
+                row = await connection.fetchrow(
+                    f"SELECT count(*) AS rows, {total} AS digest FROM ONLY {name} AS counted"
+                )
+            except asyncpg.PostgresError as error:
+                found.append(
+                    TableRows(database=database.name, table=name, rows=None, fault=str(error))
+                )
+                continue
+            assert row is not None
+            found.append(
+                TableRows(
+                    database=database.name, table=name, rows=row["rows"], digest=row["digest"]
+                )
+            )
+    return RowCounts(system_id=snapshot.system_id, tables=tuple(found))
+
+
+def changes(before: RowCounts, after: RowCounts) -> tuple[RowChange, ...]:
+    """Every table that differs. Pure."""
+    now = {(table.database, table.table): table for table in after.tables}
+    found = []
+    for table in before.tables:
+        found.append(_change(table, now.get((table.database, table.table))))
+    return tuple(change for change in found if change is not None)
+
+
+def _change(before: TableRows, after: TableRows | None) -> RowChange | None:
+    def change(words: str, *, is_loss: bool) -> RowChange:
+        return RowChange(database=before.database, table=before.table, words=words, is_loss=is_loss)
+
+    if after is None:
+        return change("it is gone", is_loss=True)
+    if before.rows is None or after.rows is None:
+        if before.rows is after.rows:
+            return None
+        return change(after.fault or "it can be read now", is_loss=after.rows is None)
+    if after.rows < before.rows:
+        return change(f"{before.rows - after.rows:,} rows fewer", is_loss=True)
+    if after.rows > before.rows:
+        return change(f"{after.rows - before.rows:,} rows more", is_loss=False)
+    if before.digest is not None and after.digest is not None and before.digest != after.digest:
+        return change("as many rows, and not the same ones", is_loss=True)
+    return None
+
+
+def write_counts(path: Path, counts: RowCounts) -> None:
+    """Keep counts in a file of JSON."""
+    path.write_text(json.dumps(asdict(counts), indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def read_counts(path: Path) -> RowCounts:
+    """Counts that `write_counts` kept. Raises ConfigError when the file is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        tables: Sequence[dict[str, str | int | None]] = value["tables"]
+        return RowCounts(
+            system_id=value["system_id"],
+            tables=tuple(TableRows(**table) for table in tables),  # type: ignore[arg-type]
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: is no file of row counts: {error}") from error

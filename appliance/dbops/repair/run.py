@@ -1,0 +1,321 @@
+"""Carries a plan out: snapshot, plan, the steps of one stage, and again until nothing is left.
+
+Owns the order, the workers, and what is told and asked. What to do is the plan's (`plan.py`), how a
+step is taken its taker's (`run_step.py`). Never: resets WAL, runs VACUUM FULL, drops a table that anybody
+could still read, restarts a server unasked, or goes on when the disk is near its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Protocol
+
+import asyncpg
+
+from appliance.dbops.cluster.binaries import Binaries
+from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.plan.plan import Plan, make_plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Choice, Step, StepKind
+from appliance.dbops.repair.autovacuum_call import call_autovacuum, restore_settings
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.page_copies import copy_damaged_pages
+from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_memory import RunMemory
+from appliance.dbops.repair.run_step import Result, State, StepTaker
+from appliance.dbops.repair.run_watch import RunWatch
+from appliance.dbops.repair.single_user import drop_in_single_user_mode
+from appliance.dbops.snapshot.inspect import read_snapshot
+from appliance.dbops.snapshot.snapshot import Snapshot
+from appliance.dbops.target import Target
+from appliance.errors import ApplianceError, DatabaseError, NotRunning
+from appliance.maintenance import maintenance
+
+ROUNDS_MAX = 50
+"""Plans in one run. A standby that comes back with its old snapshot again and again ends here."""
+SURPRISES_MAX = 3
+"""Times that a run plans anew because a VACUUM won nothing; then it goes through with what it has."""
+RECONNECT_S = 60.0
+RECONNECT_EVERY_S = 0.5
+
+Confirm = Callable[[Step], Awaitable[Choice | None]]
+"""Asks for consent to a destructive step: which of its choices, or None for none."""
+
+
+class Report(Protocol):
+    """Is told what happens, as it happens."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def started(self, step: Step) -> None: ...
+    def progressed(self, progress: Progress) -> None: ...
+    def ended(self, step: Step, result: Result) -> None: ...
+    def said(self, words: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnServer:
+    """A server that this process runs itself, and so may stop for single-user mode."""
+
+    cluster: Cluster
+    binaries: Binaries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where a run keeps what it must remember, and what it can see of the server's machine."""
+
+    state_dir: Path
+    """For the copies of damaged pages."""
+    data_dir: Path | None
+    """The appliance's, for maintenance mode; None: there is no server of ours."""
+    wal_folders: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended: its steps in the order of their ends, and what is left to be done."""
+
+    ended: tuple[tuple[Step, Result], ...]
+    left: Plan
+    stopped: str | None
+    """Why it ended early; None when it did all that it could."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left."""
+        return self.stopped is None and not self.left.steps
+
+
+class Run:
+    """One run; `go` is called once. `journal` is held by the caller."""
+
+    def __init__(
+        self,
+        target: Target,
+        policy: Policy,
+        journal: RunJournal,
+        place: Surroundings,
+        *,
+        confirm: Confirm,
+        report: Report,
+        server: OwnServer | None = None,
+    ) -> None:
+        self._target = target
+        self._policy = policy
+        self._journal = journal
+        self._place = place
+        self._confirm = confirm
+        self._report = report
+        self._server = server
+        self._memory = RunMemory(journal)
+        self._watch = RunWatch(
+            self._sessions, place.wal_folders, policy.disk_floor_bytes, report.progressed
+        )
+        self._takers = [
+            StepTaker(self._sessions(), self._watch.begun, self._watch.clear_way)
+            for _ in range(policy.workers)
+        ]
+        self._met: set[str] = set()
+        self._stopped: str | None = None
+        self._surprises = 0
+        self._again = False
+
+    async def go(self) -> Outcome:
+        """Plan and act until nothing is left that this run may do.
+
+        Raises NotRunning or DatabaseError when the server is away for good or no primary; broken off (by
+        Ctrl-C or a kill), the next run goes on from the journal.
+        """
+        self._journal.write("begun", stages=self._policy.last_stage)
+        sessions = self._sessions()
+        try:
+            await restore_settings(sessions, self._journal)
+            snapshot = await self._rounds()
+            left = make_plan(snapshot, self._policy, self._memory.history(settled=False))
+        finally:
+            # A killed run's next one does this; here the server may be away.
+            with contextlib.suppress(
+                asyncpg.PostgresError, asyncpg.InterfaceError, OSError, NotRunning
+            ):
+                await restore_settings(sessions, self._journal)
+            await sessions.close()
+            await self._close_sessions()
+        self._journal.write("finished", stopped=self._stopped, left=len(left.steps))
+        return Outcome(ended=tuple(self._memory.ended), left=left, stopped=self._stopped)
+
+    async def _rounds(self) -> Snapshot:
+        """The control flow: returns the last snapshot."""
+        with contextlib.ExitStack() as held:
+            in_maintenance = False
+            for _ in range(ROUNDS_MAX):
+                snapshot = await self._snapshot()
+                plan = make_plan(snapshot, self._policy, self._memory.history())
+                stage = plan.next_stage
+                if in_maintenance and stage != 1:
+                    held.close()
+                    in_maintenance = False
+                    self._report.said("maintenance mode is off: the server writes again")
+                if stage is None or self._stopped is not None:
+                    return snapshot
+                self._report.planned(plan)
+                if plan.maintenance and not in_maintenance and self._place.data_dir is not None:
+                    held.enter_context(maintenance(self._place.data_dir))
+                    in_maintenance = True
+                    self._report.said(
+                        "maintenance mode is on: the server keeps turns in its journal"
+                    )
+                await self._stage(plan, plan.stage(stage), snapshot)
+        self._stopped = f"it came to no end within {ROUNDS_MAX} plans"
+        return snapshot
+
+    async def _stage(self, plan: Plan, steps: Sequence[Step], snapshot: Snapshot) -> None:
+        self._met.clear()
+        self._again = False
+        async with self._watch.watching(steps, plan.rate_bytes_per_s):
+            for is_vacuum, group in groupby(steps, lambda step: step.kind is StepKind.VACUUM):
+                queue = list(group)
+                takers = self._takers if is_vacuum else self._takers[:1]
+                queue.reverse()
+                await asyncio.gather(*(self._drain(taker, queue, snapshot) for taker in takers))
+
+    async def _drain(self, taker: StepTaker, queue: list[Step], snapshot: Snapshot) -> None:
+        """Take the last step of the queue until there is none: several workers share one."""
+        while queue and self._stopped is None and not self._again:
+            step = queue.pop()
+            result = await self._take(taker, step, snapshot)
+            self._watch.ended(step.key)
+            if result.state is State.DONE:
+                self._met.add(step.key)
+                if step.kind is StepKind.END_STANDBY:
+                    self._watch.keep_out(step)
+                elif step.kind is StepKind.END_OWNER:
+                    self._again = True  # In the stop its tables are left behind, as orphans.
+            self._memory.remember(step, result)
+            self._report.ended(step, result)
+            is_held = result.state is State.HELD and step.kind is StepKind.VACUUM
+            if is_held and self._surprises < SURPRISES_MAX:
+                # Something new holds it, and would hold the rest too: look before reading all of that.
+                self._surprises += 1
+                self._again = True
+            if result.fault is Fault.CONNECTION:
+                await self._await_server()
+
+    async def _take(self, taker: StepTaker, step: Step, snapshot: Snapshot) -> Result:
+        unmet = [key for key in step.needs if key not in self._met]
+        if unmet:
+            words = f"it would change nothing while these are left: {', '.join(unmet)}"
+            return Result(state=State.SKIPPED, words=words)
+        if step.kind is StepKind.ASK:
+            return Result(state=State.SKIPPED, words="only a person can do this")
+        choice = None
+        if step.destructive:
+            choice = await self._confirm(step)
+            if choice is None:
+                return Result(state=State.DECLINED, words="nobody has agreed to it")
+        self._watch.check_room()
+        if self._watch.room is not None:
+            return self._no_room()
+        self._memory.announce(step, choice)
+        self._report.started(step)
+        result = await self._deed(taker, step, choice, snapshot)
+        if result.fault is Fault.DISK_FULL:
+            self._stopped = f"the server's disk is full: {result.words}"
+        elif self._watch.room is not None and result.fault is Fault.CANCELLED:
+            return self._no_room()
+        return result
+
+    async def _deed(
+        self, taker: StepTaker, step: Step, choice: Choice | None, snapshot: Snapshot
+    ) -> Result:
+        """The steps that more than statements are needed for; a failure is an outcome here too."""
+        try:
+            if step.kind is StepKind.AUTOVACUUM:
+                sessions = self._sessions()
+                try:
+                    return await call_autovacuum(step, sessions, self._journal)
+                finally:
+                    await sessions.close()
+            if step.kind is StepKind.DROP_TEMP_OFFLINE:
+                assert choice is not None
+                return await self._drop_offline(step, choice)
+            if step.kind is StepKind.ZERO_PAGES:
+                await self._copy_pages(step, snapshot)
+        except ApplianceError as error:
+            return Result(state=State.FAILED, words=error.message)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            return Result(state=State.FAILED, words=str(error), fault=fault_of(error))
+        return await taker.take(step, choice, snapshot)
+
+    async def _drop_offline(self, step: Step, choice: Choice) -> Result:
+        if self._server is None:
+            raise DatabaseError(
+                "the server is not this command's own: stop it and name its folder (--data-dir)"
+            )
+        assert step.database is not None
+        await self._close_sessions()
+        await drop_in_single_user_mode(
+            self._server.cluster,
+            self._server.binaries,
+            step.database,
+            choice.statements[0],
+            self._report.said,
+        )
+        return Result(state=State.DONE)
+
+    async def _copy_pages(self, step: Step, snapshot: Snapshot) -> None:
+        database = None if step.database is None else snapshot.database(step.database)
+        relations = () if database is None else database.relations or ()
+        relation = next(item for item in relations if item.oid == step.relation_oid)
+        sessions = self._sessions()
+        try:
+            copies = await copy_damaged_pages(
+                step, relation, sessions, self._place.state_dir / "damaged-pages"
+            )
+        finally:
+            await sessions.close()
+        for path in copies:
+            self._report.said(f"kept a copy of a damaged page: {path}")
+
+    def _no_room(self) -> Result:
+        room = self._watch.room
+        assert room is not None
+        self._stopped = (
+            f"{room.folder} has {room.free_bytes >> 20:,} MiB free, and {room.floor_bytes >> 20:,} "
+            "are to stay so: make room there (never by deleting WAL by hand) and run this again"
+        )
+        return Result(state=State.STOPPED, words=self._stopped)
+
+    async def _snapshot(self) -> Snapshot:
+        snapshot = await read_snapshot(self._target.connect)
+        if snapshot.in_recovery:
+            raise DatabaseError(f"{self._target} is a standby: this is for its primary")
+        return snapshot
+
+    async def _await_server(self) -> None:
+        """A server that restarts comes back; raises NotRunning when it does not within a minute."""
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                await (await self._target.connect()).close()
+            except NotRunning:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            await asyncio.sleep(RECONNECT_EVERY_S)
+
+    async def _close_sessions(self) -> None:
+        await self._watch.close()
+        for taker in self._takers:
+            await taker.close()
+
+    def _sessions(self) -> MaintenanceSessions:
+        return MaintenanceSessions(self._target, self._policy.lock_timeout_ms)

@@ -1,0 +1,154 @@
+"""The journal of repairs: what was begun, done and changed, in a file outside of PostgreSQL.
+
+One JSON object a line, fsynced before the deed that it announces and after the one that it reports, so
+that a run that was killed can be gone on with. Owns the file and its lock; a torn last line is dropped.
+Never: decides what is to be done, or holds a row, a statement's parameter or a password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from appliance.dbops.folder import FolderLock, sync_folder
+from appliance.dbops.plan.history import History, RelationKey
+from appliance.errors import DatabaseError
+
+FILE_NAME = "repairs.jsonl"
+LOCK_NAME = "repairs.lock"
+Record: TypeAlias = dict[str, Any]
+
+RATE_STEPS = 20
+RATE_BYTES_MIN = 16 << 20
+"""Below it, what a VACUUM took says more about waiting than about reading."""
+
+
+class RunJournal:
+    """The journal in `folder` of the cluster `system_id`; held by one process at a time."""
+
+    def __init__(self, folder: Path, system_id: str) -> None:
+        """Raises DatabaseError when another process has it, or the folder is another cluster's."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = FolderLock(folder / LOCK_NAME, folder)
+        self._lock.acquire()
+        self._path = folder / FILE_NAME
+        try:
+            self.records, length = _parse(self._path)
+            _check_cluster(self.records, system_id, self._path)
+            self._file = self._path.open("ab")
+            self._file.truncate(length)  # a torn last line
+        except BaseException:
+            self._lock.release()
+            raise
+        sync_folder(folder)
+        self._system_id = system_id
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last run was not ended by itself: it was killed."""
+        return bool(self.records) and self.records[-1]["event"] != "finished"
+
+    def write(self, event: str, *, sync: bool = True, **fields: object) -> None:
+        """Append a record; when this returns, it outlives a power cut, or (without `sync`) a kill."""
+        record = {"event": event, "system_id": self._system_id, **fields}
+        self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        if sync:
+            os.fsync(self._file.fileno())
+        self.records.append(record)
+
+    def settings_to_restore(self) -> Mapping[str, str | None]:
+        """Server settings that a run changed and did not change back: None was not set before."""
+        left: dict[str, str | None] = {}
+        for record in self.records:
+            if record["event"] == "settings_changed":
+                # The first value is the operator's own; a later one may be what a killed run set.
+                left = {**record["before"], **left}
+            elif record["event"] == "settings_restored":
+                left = {}
+        return left
+
+    def history(self) -> History:
+        """What the runs until now did that a snapshot does not show."""
+        return History(frozen=_frozen(self.records), rate_bytes_per_s=_rate(self.records))
+
+    def close(self) -> None:
+        """Give the file and its lock up."""
+        self._file.close()
+        self._lock.release()
+
+
+def past_history(folder: Path, system_id: str) -> History:
+    """The history of a journal that nobody has to hold, empty where there is none.
+
+    Raises DatabaseError as RunJournal does, but for the lock.
+    """
+    records, _ = _parse(folder / FILE_NAME)
+    _check_cluster(records, system_id, folder / FILE_NAME)
+    return History(frozen=_frozen(records), rate_bytes_per_s=_rate(records))
+
+
+def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
+    """Relations frozen by any run whose index cleanup nobody has made up for.
+
+    From when a VACUUM began, so that one whose end was never written down counts too.
+    """
+    places: set[RelationKey] = set()
+    for record in records:
+        if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
+            continue
+        place = RelationKey(database=record["database"], oid=record["relation_oid"])
+        kind, state = record["key"].partition(":")[0], record.get("state", "started")
+        if kind in ("vacuum", "zero", "rows"):
+            if state in ("started", "done", "held"):
+                places.add(place)
+            elif state == "failed":
+                places.discard(place)
+        elif kind == "repair" and state == "done":
+            places.discard(place)
+    return frozenset(places)
+
+
+def _rate(records: Sequence[Record]) -> float | None:
+    """Bytes a second, measured over the last large steps; None before there was one."""
+    large = [
+        record
+        for record in records
+        if record["event"] == "ended"
+        and record["state"] == "done"
+        and record["bytes"] >= RATE_BYTES_MIN
+    ][-RATE_STEPS:]
+    seconds = sum(record["seconds"] for record in large)
+    return sum(record["bytes"] for record in large) / seconds if seconds > 0 else None
+
+
+def _parse(path: Path) -> tuple[list[Record], int]:
+    """The whole records and their length: what follows the last newline was never acknowledged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    whole = content[: content.rfind(b"\n") + 1]
+    records = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DatabaseError(f"{path}: line {number} is damaged; move the file away") from error
+        if not is_record:
+            raise DatabaseError(f"{path}: line {number} is no record; move the file away")
+        records.append(record)
+    return records, len(whole)
+
+
+def _check_cluster(records: Sequence[Record], system_id: str, path: Path) -> None:
+    others = {record["system_id"] for record in records} - {system_id}
+    if others:
+        raise DatabaseError(
+            f"{path}: is of the cluster {', '.join(sorted(others))}, and this is {system_id}; "
+            "name another folder with --state-dir"
+        )

@@ -1,0 +1,283 @@
+"""Takes one step of a plan, and says how it ended. Owns the sessions it needs for that.
+
+Never: decides what comes next, asks anybody, or raises what a server answers: a step that fails is an
+outcome, and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import asyncpg
+
+from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.plan.step import Choice, Step, StepKind
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.snapshot.snapshot import Snapshot
+from appliance.dbops.target import Connection
+from appliance.errors import ApplianceError
+from appliance.named_sql import read_queries
+
+QUERIES = read_queries("appliance.dbops", "run")
+
+TAKE_OVERS_MAX = 3
+SLOT_TRIES_MAX = 20
+SLOT_PAUSE_S = 0.1
+_IN_USE = "55006"
+_UNDEFINED_OBJECT = "42704"
+
+
+class State(StrEnum):
+    """How a step ended."""
+
+    DONE = "done"
+    HELD = "held"
+    """It was done, and something still keeps what it was done to old."""
+    FAILED = "failed"
+    DECLINED = "declined"
+    SKIPPED = "skipped"
+    STOPPED = "stopped"
+    """It was broken off by this run itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A state, and why, in words; the fault and damage of a failure."""
+
+    state: State
+    words: str = ""
+    fault: Fault | None = None
+    damage: Damage | None = None
+    seconds: float = field(default=0.0, compare=False)
+
+
+Begun = Callable[[str, int], None]
+"""Told the step's key and the pid of the session that works on it."""
+
+
+ClearWay = Callable[[Connection], Awaitable[None]]
+"""Called in the session of a VACUUM just before it: a VACUUM looks for snapshots as it begins."""
+
+
+class StepTaker:
+    """Takes steps one at a time; two of them may work side by side."""
+
+    def __init__(self, sessions: MaintenanceSessions, begun: Begun, clear_way: ClearWay) -> None:
+        self._sessions = sessions
+        self._begun = begun
+        self._clear_way = clear_way
+
+    async def take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
+        """Take a step that is done by statements alone; `choice` is what was agreed to.
+
+        A step that this class does not know is a bug: those have owners of their own.
+        """
+        started = time.monotonic()
+        try:
+            result = await self._take(step, choice, snapshot)
+        except ApplianceError as error:
+            result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            await self._forget(step, error)
+            result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
+        return Result(
+            state=result.state,
+            words=result.words,
+            fault=result.fault,
+            damage=result.damage,
+            seconds=time.monotonic() - started,
+        )
+
+    async def close(self) -> None:
+        """Close the sessions."""
+        await self._sessions.close()
+
+    async def _take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
+        statements = step.statements if choice is None else choice.statements
+        match step.kind:
+            case StepKind.VACUUM | StepKind.ZERO_PAGES | StepKind.FREEZE_ROWS:
+                await self._values(step, statements[:-1])
+                return await self._freeze(step, statements[-1], snapshot)
+            case StepKind.REFRESH:
+                await self._execute(step, statements)
+                return await self._database_age(step)
+            case StepKind.REPAIR | StepKind.REINDEX:
+                return await self._repair(step, statements[0], snapshot)
+            case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
+                return _ended(await self._values(step, statements))
+            case StepKind.DROP_SLOT:
+                return await self._drop_slot(step, statements)
+            case StepKind.FINISH_PREPARED:
+                return await self._once(step, statements)
+            case StepKind.DROP_TEMP:
+                return await self._drop_temp(step, statements)
+            case StepKind.PROBE:
+                values = await self._values(step, statements)
+                return Result(state=State.DONE, words=f"took transaction ID {values[0]}")
+            case _:
+                raise AssertionError(f"{step.kind} is not taken by statements alone")
+
+    async def _freeze(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
+        """VACUUM one relation and look what became of its age. An autovacuum that has it gives way."""
+        for _ in range(TAKE_OVERS_MAX):
+            try:
+                await self._execute(step, (statement,))
+            except asyncpg.PostgresError as error:
+                fault = fault_of(error)
+                if fault is Fault.LOCKED and await self._end_autovacuum(step):
+                    continue
+                if fault is Fault.GONE:
+                    return Result(state=State.DONE, words="it was dropped meanwhile")
+                if fault is Fault.DAMAGED:
+                    return await self._damaged(step, error, snapshot)
+                raise
+            return await self._relation_age(step)
+        return Result(
+            state=State.FAILED, words="autovacuum takes it again and again", fault=Fault.LOCKED
+        )
+
+    async def _repair(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
+        try:
+            await self._execute(step, (statement,))
+        except asyncpg.PostgresError as error:
+            fault = fault_of(error)
+            if fault is Fault.GONE:
+                return Result(state=State.DONE, words="it was dropped meanwhile")
+            if fault is Fault.DAMAGED:
+                return await self._damaged(step, error, snapshot)
+            raise
+        return Result(state=State.DONE)
+
+    async def _once(self, step: Step, statements: tuple[str, ...]) -> Result:
+        """A deed that somebody else may have done since the snapshot."""
+        try:
+            await self._execute(step, statements)
+        except asyncpg.PostgresError as error:
+            if fault_of(error) is Fault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
+                return Result(state=State.DONE, words="it was gone already")
+            raise
+        return Result(state=State.DONE)
+
+    async def _drop_temp(self, step: Step, statements: tuple[str, ...]) -> Result:
+        """Drop an orphan, unless its name is another table's by now.
+
+        Its oid never gets an owner again: a session that is given its schema removes what lies there
+        before it makes a table (`InitTempTableNamespace`, catalog/namespace.c).
+        """
+        gone = Result(state=State.DONE, words="it was gone already")
+        connection = await self._sessions.get(step.database, step.settings)
+        self._begun(step.key, connection.get_server_pid())
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            name = await connection.fetchval(QUERIES["temp_table"], step.relation_oid)
+            if name is None:
+                return gone
+            await connection.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            if await connection.fetchval(QUERIES["temp_table"], step.relation_oid) != name:
+                return gone
+            for statement in statements:
+                await connection.execute(statement)
+            if await connection.fetchval(QUERIES["temp_table"], step.relation_oid) is not None:
+                return Result(state=State.FAILED, words=f"it is {name} by now")
+            await transaction.commit()
+        except asyncpg.UndefinedTableError:
+            return gone
+        finally:
+            if connection.is_in_transaction():
+                await transaction.rollback()
+        return Result(state=State.DONE)
+
+    async def _drop_slot(self, step: Step, statements: tuple[str, ...]) -> Result:
+        """Its reader, once ended, comes back and takes it again: whoever is quicker has it."""
+        for _ in range(SLOT_TRIES_MAX):
+            try:
+                return await self._once(step, statements)
+            except asyncpg.PostgresError as error:
+                if error.sqlstate != _IN_USE:
+                    raise
+            await asyncio.sleep(SLOT_PAUSE_S)
+        return Result(state=State.FAILED, words="its reader always comes back first: stop it there")
+
+    async def _end_autovacuum(self, step: Step) -> bool:
+        connection = await self._sessions.get(step.database)
+        rows = await connection.fetch(QUERIES["end_autovacuum_of"], step.relation_oid)
+        return bool(rows) and all(row["ended"] for row in rows)
+
+    async def _damaged(
+        self, step: Step, error: asyncpg.PostgresError, snapshot: Snapshot
+    ) -> Result:
+        """Name what cannot be read: the table itself, or one of its indexes."""
+        connection = await self._sessions.get(step.database)
+        file = damaged_file(error)
+        rows = (
+            []
+            if file is None
+            else await connection.fetch(QUERIES["relation_of_file"], step.relation_oid, file)
+        )
+        index = next((row["name"] for row in rows if not row["own"]), None)
+        database = None if step.database is None else snapshot.database(step.database)
+        relations = () if database is None else database.relations or ()
+        relation = next((item for item in relations if item.oid == step.relation_oid), None)
+        assert step.database is not None
+        assert step.relation_oid is not None
+        damage = Damage(
+            database=step.database,
+            relation_oid=step.relation_oid,
+            schema="" if relation is None else relation.schema,
+            relation="" if relation is None else relation.name,
+            # An index's own checks name no file; without index cleanup no index is read at all.
+            index=index if rows or step.kind is not StepKind.REPAIR else "",
+            block=damaged_block(error),
+            message=str(error),
+        )
+        return Result(state=State.FAILED, words=str(error), fault=Fault.DAMAGED, damage=damage)
+
+    async def _relation_age(self, step: Step) -> Result:
+        connection = await self._sessions.get(step.database, step.settings)
+        row = await connection.fetchrow(QUERIES["relation_age"], step.relation_oid)
+        if row is None:
+            return Result(state=State.DONE, words="it was dropped meanwhile")
+        return _by_age(step, row)
+
+    async def _database_age(self, step: Step) -> Result:
+        connection = await self._sessions.get(step.database)
+        row = await connection.fetchrow(QUERIES["database_age"], step.database)
+        return Result(state=State.DONE) if row is None else _by_age(step, row)
+
+    async def _execute(self, step: Step, statements: tuple[str, ...]) -> None:
+        for statement in statements:
+            connection = await self._sessions.get(step.database, step.settings)
+            self._begun(step.key, connection.get_server_pid())
+            await self._clear_way(connection)
+            await connection.execute(statement)
+
+    async def _values(self, step: Step, statements: tuple[str, ...]) -> list[object]:
+        connection = await self._sessions.get(step.database, step.settings)
+        return [await connection.fetchval(statement) for statement in statements]
+
+    async def _forget(self, step: Step, error: BaseException) -> None:
+        if fault_of(error) is Fault.CONNECTION or not isinstance(error, asyncpg.PostgresError):
+            await self._sessions.drop(step.database)
+
+
+def _by_age(step: Step, row: asyncpg.Record) -> Result:
+    """Done, when it is now below the ages that the step was to bring it below."""
+    xid_age, mxid_age = row["xid_age"], row["mxid_age"]
+    if xid_age < step.xid_age_max and mxid_age < step.mxid_age_max:
+        return Result(state=State.DONE)
+    words = f"still {xid_age:,} XIDs and {mxid_age:,} MXIDs old"
+    return Result(state=State.HELD, words=words)
+
+
+def _ended(values: list[object]) -> Result:
+    """What pg_terminate_backend said: true, false, or no row when it was gone."""
+    if any(value is False for value in values):
+        return Result(state=State.FAILED, words="it has not ended within 5 s; it may be later")
+    gone = all(value is None for value in values)
+    return Result(state=State.DONE, words="it had ended already" if gone else "")

@@ -1,0 +1,132 @@
+"""Looks at a run every second: how far the VACUUMs are, and whether the disk has room for their WAL.
+
+Owns two sessions for that. Never: takes a step; it breaks off those of its own run alone, and only for
+the disk's sake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import asyncpg
+
+from appliance.dbops.plan.step import Step
+from appliance.dbops.repair.disk_floor import Room, least_room
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.progress import Progress, ProgressMeter
+from appliance.dbops.repair.run_step import QUERIES
+from appliance.dbops.target import Connection
+from appliance.errors import ApplianceError
+
+WATCH_EVERY_S = 1.0
+KEEP_OUT_EVERY_S = 0.1
+"""A standby sends its snapshot as soon as it is back, and a VACUUM looks for snapshots as it begins."""
+_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ApplianceError)
+
+
+class RunWatch:
+    """`room` is set once the disk is too full to go on, and stays so."""
+
+    def __init__(
+        self,
+        new_sessions: Callable[[], MaintenanceSessions],
+        folders: Sequence[Path],
+        disk_floor_bytes: int,
+        progressed: Callable[[Progress], None],
+    ) -> None:
+        self._sessions = new_sessions()
+        self._gate = new_sessions()
+        self._folders = folders
+        self._floor_bytes = disk_floor_bytes
+        self._progressed = progressed
+        self._meter: ProgressMeter | None = None
+        self._pids: dict[str, int] = {}
+        self._kept_out: dict[tuple[str, str | None], int] = {}
+        self.room: Room | None = None
+
+    def begun(self, key: str, pid: int) -> None:
+        """A step is worked on by this server process."""
+        self._pids[key] = pid
+        if self._meter is not None:
+            self._meter.started(key)
+
+    def ended(self, key: str) -> None:
+        """It no longer is."""
+        self._pids.pop(key, None)
+        if self._meter is not None:
+            self._meter.ended(key)
+
+    def keep_out(self, step: Step) -> None:
+        """A standby that was ended with consent stays away while this stage lasts, if it can be told."""
+        if step.application is not None:
+            self._kept_out[step.application, step.client] = step.xid_age_max
+
+    async def clear_way(self, connection: Connection) -> None:
+        """End the standbys that are to be kept out, through a session that is about to work."""
+        for (application, client), age in self._kept_out.items():
+            await connection.fetch(QUERIES["keep_out"], application, client, age)
+
+    def check_room(self) -> None:
+        """Look at the disk now."""
+        room = least_room(self._folders, self._floor_bytes)
+        if self.room is None and room is not None and not room.is_enough:
+            self.room = room
+
+    @contextlib.asynccontextmanager
+    async def watching(self, steps: Sequence[Step], rate_bytes_per_s: float) -> AsyncIterator[None]:
+        """Watch while these steps are taken."""
+        self._meter = ProgressMeter(
+            steps, rate_bytes_per_s=rate_bytes_per_s, now_s=time.monotonic()
+        )
+        self._pids.clear()
+        self._kept_out.clear()
+        tasks = [
+            asyncio.create_task(self._watch(self._meter)),
+            asyncio.create_task(self._keep_out()),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close the sessions."""
+        await self._sessions.close()
+        await self._gate.close()
+
+    async def _watch(self, meter: ProgressMeter) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            self.check_room()
+            try:
+                await self._look(meter)
+            except _AWAY:
+                # The steps themselves meet a server that is away; here there is only nothing to see.
+                await self._sessions.drop(None)
+            self._progressed(meter.at(time.monotonic()))
+
+    async def _look(self, meter: ProgressMeter) -> None:
+        if not self._pids:
+            return
+        connection = await self._sessions.get(None)
+        keys = {pid: key for key, pid in self._pids.items()}
+        if self.room is not None:
+            await connection.fetch(QUERIES["cancel"], list(keys))
+            return
+        for row in await connection.fetch(QUERIES["progress"], list(keys)):
+            meter.advanced(keys[row["pid"]], row["pages_scanned"], row["pages_total"])
+
+    async def _keep_out(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_OUT_EVERY_S)
+            try:
+                if self._kept_out:
+                    await self.clear_way(await self._gate.get(None))
+            except _AWAY:
+                await self._gate.drop(None)

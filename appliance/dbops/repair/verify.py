@@ -1,0 +1,142 @@
+"""Whether a repair has reached what it was for: ages, a transaction ID and a multixact taken, structures.
+
+Writes nothing that stays: the probes are rolled back, and cost a handful of transaction IDs and one
+multixact.
+Never: repairs what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import asyncpg
+
+from appliance.dbops.faults import fault_of
+from appliance.dbops.limits import MEMBERS_MAX
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.vacuum import age_limits
+from appliance.dbops.quoting import identifier
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.row_counts import QUERIES
+from appliance.dbops.snapshot.snapshot import Snapshot
+from appliance.dbops.target import Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at; `ok` None: it could not be."""
+
+    name: str
+    ok: bool | None
+    words: str
+
+
+def check_ages(snapshot: Snapshot, policy: Policy) -> Iterator[Check]:
+    """Every database, template0 too, and every relation below the ages of the last stage. Pure."""
+    limits = age_limits(snapshot, policy)
+    number = min(policy.last_stage, 2) - 1
+    for database in snapshot.databases:
+        if database.dropping:
+            continue
+        ages = f"{database.xid_age:,} XIDs and {database.mxid_age:,} MXIDs old"
+        old = [
+            relation
+            for relation in database.relations or ()
+            if relation.xid_age >= limits.xid[number] or relation.mxid_age >= limits.mxid[number]
+        ]
+        is_young = database.xid_age < limits.xid[number] and database.mxid_age < limits.mxid[number]
+        words = f"{ages}, {len(old)} relations too old" if old else ages
+        yield Check(name=f"age of {database.name}", ok=is_young and not old, words=words)
+    yield _members(snapshot, policy)
+
+
+def _members(snapshot: Snapshot, policy: Policy) -> Check:
+    if snapshot.members is None:
+        return Check(name="member space", ok=None, words="it may not be read")
+    words = f"{snapshot.members.used:,} of it are in use"
+    shares = (policy.members_share_first, policy.members_share_last)
+    share = shares[min(policy.last_stage, 2) - 1]
+    return Check(
+        name="member space",
+        ok=snapshot.members.used <= share * MEMBERS_MAX,
+        words=f"{words}, at most {share:.0%} are to be",
+    )
+
+
+async def probe(sessions: MaintenanceSessions) -> AsyncIterator[Check]:
+    """Take a transaction ID, then a multixact: what was refused in the stop."""
+    connection = await sessions.get(None)
+    try:
+        xid = await connection.fetchval("SELECT pg_current_xact_id()::text")
+    except asyncpg.PostgresError as error:
+        yield Check(name="transaction ID", ok=False, words=f"refused: {fault_of(error)}: {error}")
+        return
+    yield Check(name="transaction ID", ok=True, words=f"{xid} was given out")
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        # A row locked by a transaction and, more strongly, by a part of it has two lockers: a multixact.
+        await connection.execute(
+            "CREATE TEMPORARY TABLE appliance_probe (n int) ON COMMIT DROP;"
+            "INSERT INTO appliance_probe VALUES (1)"
+        )
+        await connection.execute("SAVEPOINT inserted")
+        await connection.execute("SELECT n FROM appliance_probe FOR KEY SHARE")
+        await connection.execute("SAVEPOINT locked")
+        await connection.execute("SELECT n FROM appliance_probe FOR UPDATE")
+        xmax = await connection.fetchval("SELECT xmax::text FROM appliance_probe")
+    except asyncpg.PostgresError as error:
+        yield Check(name="multixact", ok=False, words=f"refused: {fault_of(error)}: {error}")
+    else:
+        yield Check(name="multixact", ok=True, words=f"{xmax} was given out")
+    finally:
+        await transaction.rollback()
+
+
+async def check_structures(
+    snapshot: Snapshot, sessions: MaintenanceSessions, *, bytes_max: int
+) -> AsyncIterator[Check]:
+    """Tables and b-trees through amcheck, where a database has it: the smallest, while bytes last."""
+    for database in snapshot.databases:
+        if not database.connectable:
+            continue
+        connection = await sessions.get(database.name)
+        schema = await connection.fetchval(QUERIES["amcheck_schema"])
+        name = f"structures in {database.name}"
+        if schema is None:
+            yield Check(name=name, ok=None, words="the extension amcheck is not installed there")
+            continue
+        tables = await connection.fetch(QUERIES["tables_to_check"], bytes_max)
+        faults = []
+        for table in tables:
+            faults += await _table_faults(connection, schema, table)
+        indexes = await connection.fetch(
+            QUERIES["indexes_to_check"], [table["oid"] for table in tables]
+        )
+        for index in indexes:
+            faults += await _index_faults(connection, schema, index)
+        counted = f"{len(tables)} tables and {len(indexes)} b-trees looked at"
+        yield Check(name=name, ok=not faults, words="; ".join([counted, *faults[:5]]))
+
+
+async def _table_faults(connection: Connection, schema: str, table: asyncpg.Record) -> list[str]:
+    place = f"{table['schema']}.{table['name']}"
+    function = identifier(schema, "verify_heapam")
+    try:
+        rows = await connection.fetch(
+            f"SELECT blkno, msg FROM {function}($1::oid::regclass, on_error_stop => true)",
+            table["oid"],
+        )
+    except asyncpg.PostgresError as error:
+        return [f"{place}: {error}"]
+    return [f"{place}, page {row['blkno']}: {row['msg']}" for row in rows]
+
+
+async def _index_faults(connection: Connection, schema: str, index: asyncpg.Record) -> list[str]:
+    function = identifier(schema, "bt_index_check")
+    try:
+        await connection.fetchval(f"SELECT {function}($1::oid::regclass)", index["oid"])
+    except asyncpg.PostgresError as error:
+        return [f"{index['schema']}.{index['name']}: {error}"]
+    return []

@@ -1,0 +1,1 @@
+"""What is known of a cluster at one moment, and reading it."""

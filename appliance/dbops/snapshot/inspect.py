@@ -1,0 +1,243 @@
+"""Reads a snapshot of a cluster: everything that bears on freezing, from PostgreSQL 14 to 18.
+
+Owns the connections it opens. Never: takes a transaction ID or a lock on a user's relation, so that it
+works on a cluster that is out of IDs and past tables that are locked; or leaves a part out silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import asyncpg
+
+from appliance.dbops.snapshot import rows as snapshot_rows
+from appliance.dbops.snapshot.member_space import member_space
+from appliance.dbops.snapshot.rows import Row
+from appliance.dbops.snapshot.snapshot import (
+    Database,
+    MemberSpace,
+    Missing,
+    Relation,
+    Snapshot,
+    TempNamespace,
+)
+from appliance.dbops.snapshot.temp_owners import NUMBERS_ARE_EXACT, temp_owners
+from appliance.dbops.target import APPLICATION_NAME, Connection
+from appliance.errors import ApplianceError, DatabaseError
+from appliance.named_sql import read_queries
+
+Connect: TypeAlias = Callable[[str | None], Awaitable[Connection]]
+"""Opens a session in a database (None: the target's own), as `Target.connect` does."""
+
+QUERIES = read_queries("appliance.dbops", "inspect")
+
+SETTINGS = (
+    "autovacuum",
+    "autovacuum_freeze_max_age",
+    "autovacuum_max_workers",
+    "autovacuum_multixact_freeze_max_age",
+    "autovacuum_naptime",
+    "autovacuum_vacuum_cost_delay",
+    "autovacuum_vacuum_cost_limit",
+    "autovacuum_vacuum_scale_factor",
+    "autovacuum_vacuum_threshold",
+    "data_checksums",
+    "data_directory",
+    "hot_standby_feedback",
+    "idle_in_transaction_session_timeout",
+    "idle_replication_slot_timeout",
+    "maintenance_work_mem",
+    "max_connections",
+    "max_prepared_transactions",
+    "max_slot_wal_keep_size",
+    "max_wal_size",
+    "track_counts",
+    "transaction_timeout",
+    "vacuum_cost_limit",
+    "vacuum_failsafe_age",
+    "vacuum_freeze_min_age",
+    "vacuum_freeze_table_age",
+    "vacuum_multixact_failsafe_age",
+    "vacuum_multixact_freeze_min_age",
+    "vacuum_multixact_freeze_table_age",
+    "wal_compression",
+    "wal_level",
+)
+"""What a snapshot keeps of `pg_settings`."""
+
+_FAILURES = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    OSError,
+    asyncio.TimeoutError,
+    UnicodeDecodeError,  # a name that was given in a database of another encoding
+)
+
+
+async def read_snapshot(connect: Connect) -> Snapshot:
+    """The whole cluster, each database that takes connections looked at from inside.
+
+    Raises as `read_cluster` does; what else cannot be read is named in `missing`.
+    """
+    cluster = await read_cluster(connect)
+    databases: list[Database] = []
+    missing = list(cluster.missing)
+    for database in cluster.databases:
+        if database.connectable:
+            database = await _look_inside(connect, database, cluster, missing)
+        databases.append(database)
+    return replace(cluster, databases=tuple(databases), missing=tuple(missing))
+
+
+async def read_cluster(connect: Connect) -> Snapshot:
+    """What one session sees of the whole cluster: cheap, and of no database's relations.
+
+    Raises what `connect` raises, and DatabaseError when the databases cannot even be listed.
+    """
+    connection = await connect(None)
+    missing: list[Missing] = []
+    session = _Session(connection, None, missing)
+    try:
+        head = (await session.must("cluster"))[0]
+        databases = await session.must("databases")
+        if not head["sees_sessions"]:
+            session.miss("other users' sessions", "neither a superuser nor a member of pg_monitor")
+        control = await session.rows("control", "the control file")
+        settings = await session.must("settings", list(SETTINGS))
+        return Snapshot(
+            taken_at=head["taken_at"],
+            system_id=control[0]["system_id"] if control else "",
+            version=head["version"],
+            version_text=head["version_text"],
+            in_recovery=head["in_recovery"],
+            superuser=head["superuser"],
+            block_size=head["block_size"],
+            next_xid=head["next_xid"],
+            next_mxid=head["next_mxid"],
+            wal_position=head["wal_position"],
+            members=await _members(session, control),
+            databases=tuple(
+                snapshot_rows.database_of(row, current=head["database"]) for row in databases
+            ),
+            sessions=snapshot_rows.sessions_of(await session.rows("sessions", "sessions")),
+            prepared=snapshot_rows.prepared_of(
+                await session.rows("prepared", "prepared transactions")
+            ),
+            slots=snapshot_rows.slots_of(await session.rows("slots", "replication slots")),
+            standbys=snapshot_rows.standbys_of(await session.rows("standbys", "standbys")),
+            locks=snapshot_rows.locks_of(await session.rows("locks", "locks")),
+            vacuums=snapshot_rows.vacuums_of(await session.rows("vacuums", "running vacuums")),
+            autovacuum_launcher=head["autovacuum_launcher"],
+            settings={row["name"]: row["setting"] for row in settings},
+            missing=tuple(missing),
+        )
+    finally:
+        await _close(connection)
+
+
+class _Session:
+    """One connection; what cannot be read through it goes to `missing`."""
+
+    def __init__(
+        self, connection: Connection, database: str | None, missing: list[Missing]
+    ) -> None:
+        self._connection = connection
+        self._database = database
+        self._missing = missing
+
+    async def must(self, query: str, *arguments: object) -> Sequence[Row]:
+        """The rows of a query without which there is no snapshot. Raises DatabaseError."""
+        try:
+            return await self._connection.fetch(QUERIES[query], *arguments)
+        except _FAILURES as error:
+            raise DatabaseError(f"the database does not tell its state: {_words(error)}") from error
+
+    async def rows(self, query: str, part: str, *arguments: object) -> Sequence[Row]:
+        """A query's rows; none, and a reason in `missing`, when it fails."""
+        try:
+            return await self._connection.fetch(QUERIES[query], *arguments)
+        except _FAILURES as error:
+            self.miss(part, _words(error))
+            return ()
+
+    def miss(self, part: str, reason: str) -> None:
+        """Name a part that is not known."""
+        self._missing.append(Missing(part=part, database=self._database, reason=reason))
+
+
+async def _members(session: _Session, control: Sequence[Row]) -> MemberSpace | None:
+    """None when it is not known; no file at all is not possible."""
+    names = await session.rows("member_segments", "multixact member space")
+    if not names or not control:
+        return None
+    return member_space((row["name"] for row in names), control[0]["next_offset"])
+
+
+async def _look_inside(
+    connect: Connect, database: Database, cluster: Snapshot, missing: list[Missing]
+) -> Database:
+    """A database with its relations and temporary schemas, as a session in it sees them."""
+    try:
+        connection = await connect(database.name)
+    except (ApplianceError, *_FAILURES) as error:
+        missing.append(Missing(part="relations", database=database.name, reason=_words(error)))
+        return database
+    session = _Session(connection, database.name, missing)
+    try:
+        # Every database has catalogs, so no rows is a query that failed.
+        rows = await session.rows("relations", "relations")
+        if not rows:
+            return database
+        sizes = await session.rows("relation_bytes", "sizes of relations (estimates are used)")
+        bytes_now: Mapping[int, int] = {row["oid"]: row["bytes"] for row in sizes}
+        relations = tuple(
+            snapshot_rows.relation_of(
+                row, bytes_now=bytes_now.get(row["oid"]), block_size=cluster.block_size
+            )
+            for row in rows
+        )
+        temp_namespaces = await _temp_namespaces(session, database, relations, cluster)
+    finally:
+        await _close(connection)
+    return replace(database, relations=relations, temp_namespaces=temp_namespaces)
+
+
+async def _temp_namespaces(
+    session: _Session, database: Database, relations: Sequence[Relation], cluster: Snapshot
+) -> tuple[TempNamespace, ...] | None:
+    schemas = sorted({item.schema for item in relations if item.temporary and not item.toast_owner})
+    if not schemas:
+        return ()
+    numbers = await session.rows("session_numbers", "owners of temporary tables")
+    if not numbers:
+        return None
+    files = await session.rows("temp_files", "files of temporary tables")
+    processes = snapshot_rows.processes_of(numbers, own_application=APPLICATION_NAME)
+    return tuple(
+        TempNamespace(
+            name=schema,
+            owners=temp_owners(
+                schema,
+                database.oid,
+                processes,
+                exact=cluster.version >= NUMBERS_ARE_EXACT,
+                files={row["schema"]: row["modified"] for row in files} if files else None,
+            ),
+        )
+        for schema in schemas
+    )
+
+
+async def _close(connection: Connection) -> None:
+    """Politely if the server still answers."""
+    try:
+        await connection.close(timeout=2)
+    except _FAILURES:
+        connection.terminate()
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

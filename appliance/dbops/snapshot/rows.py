@@ -1,0 +1,199 @@
+"""The values of a snapshot, from the rows of `sql/inspect.sql`. Pure: one function for each query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import asyncpg
+
+from appliance.dbops.snapshot.snapshot import (
+    Database,
+    Lock,
+    PreparedTransaction,
+    Relation,
+    RelationKind,
+    Session,
+    Slot,
+    Standby,
+    Vacuum,
+)
+from appliance.dbops.snapshot.temp_owners import NumberedProcess
+
+Row: TypeAlias = asyncpg.Record
+
+QUERY_CHARS_MAX = 200
+"""Of what a session runs."""
+
+_TRUE = ("true", "on", "yes", "1")
+
+
+def relation_of(row: Row, *, bytes_now: int | None, block_size: int) -> Relation:
+    """A row of `relations`; `bytes_now` is its size on disk where that is known."""
+    options = tuple(row["options"] or ())
+    return Relation(
+        oid=row["oid"],
+        schema=row["schema"],
+        name=row["name"],
+        kind=RelationKind(row["kind"]),
+        toast_owner=row["toast_owner"],
+        temporary=row["persistence"] == "t",
+        unlogged=row["persistence"] == "u",
+        shared=row["shared"],
+        user_catalog=_is_user_catalog(options),
+        xid_age=row["xid_age"],
+        mxid_age=row["mxid_age"],
+        pages=max(0, row["pages"]) if bytes_now is None else bytes_now // block_size,
+        pages_all_visible=row["pages_all_visible"],
+        pages_all_frozen=row["pages_all_frozen"],
+        rows=row["rows"],
+        rows_live=row["rows_live"],
+        rows_dead=row["rows_dead"],
+        options=options,
+        last_vacuum=row["last_vacuum"],
+        last_autovacuum=row["last_autovacuum"],
+    )
+
+
+def _is_user_catalog(options: Iterable[str]) -> bool:
+    values = [item.partition("=")[2] for item in options if item.startswith("user_catalog_table=")]
+    return any(value.lower() in _TRUE for value in values)
+
+
+def database_of(row: Row, *, current: str) -> Database:
+    """A row of `databases`; it has not been looked at from inside."""
+    return Database(
+        oid=row["oid"],
+        name=row["name"],
+        connectable=row["connectable"],
+        template=row["template"],
+        current=row["name"] == current,
+        dropping=row["dropping"],
+        xid_age=row["xid_age"],
+        mxid_age=row["mxid_age"],
+        relations=None,
+        temp_namespaces=None,
+    )
+
+
+def sessions_of(rows: Iterable[Row]) -> tuple[Session, ...]:
+    """The rows of `sessions`."""
+    return tuple(
+        Session(
+            pid=row["pid"],
+            backend=row["backend"] or "unknown",
+            database=row["database"],
+            user=row["user_name"],
+            application=row["application"] or "",
+            client=row["client"],
+            state=row["state"],
+            wait=row["wait"],
+            xmin_age=row["xmin_age"],
+            xid_age=row["xid_age"],
+            transaction_s=row["transaction_s"],
+            state_s=row["state_s"],
+            query=(row["query"] or b"").decode("utf-8", "replace")[:QUERY_CHARS_MAX],
+            own=row["own"],
+            vacuuming=row["vacuuming"],
+        )
+        for row in rows
+    )
+
+
+def processes_of(rows: Iterable[Row], *, own_application: str) -> tuple[NumberedProcess, ...]:
+    """The rows of `session_numbers`."""
+    return tuple(
+        NumberedProcess(
+            number=row["number"],
+            pid=row["pid"],
+            database_oid=row["database_oid"],
+            backend=row["backend"] or "unknown",
+            started=row["started"],
+            virtual_number=row["virtual_number"],
+            own=row["application"] == own_application,
+        )
+        for row in rows
+    )
+
+
+def prepared_of(rows: Iterable[Row]) -> tuple[PreparedTransaction, ...]:
+    """The rows of `prepared`."""
+    return tuple(
+        PreparedTransaction(
+            gid=row["gid"],
+            database=row["database"],
+            owner=row["owner"],
+            xid_age=row["xid_age"],
+            prepared_s=row["prepared_s"],
+        )
+        for row in rows
+    )
+
+
+def slots_of(rows: Iterable[Row]) -> tuple[Slot, ...]:
+    """The rows of `slots`."""
+    return tuple(
+        Slot(
+            name=row["name"],
+            logical=row["logical"],
+            plugin=row["plugin"],
+            database=row["database"],
+            temporary=row["temporary"],
+            active_pid=row["active_pid"],
+            xmin_age=row["xmin_age"],
+            catalog_xmin_age=row["catalog_xmin_age"],
+            wal_status=row["wal_status"],
+            wal_kept_bytes=row["wal_kept_bytes"],
+        )
+        for row in rows
+    )
+
+
+def standbys_of(rows: Iterable[Row]) -> tuple[Standby, ...]:
+    """The rows of `standbys`."""
+    return tuple(
+        Standby(
+            pid=row["pid"],
+            application=row["application"] or "",
+            client=row["client"],
+            state=row["state"],
+            slot=row["slot"],
+            xmin_age=row["xmin_age"],
+        )
+        for row in rows
+    )
+
+
+def locks_of(rows: Iterable[Row]) -> tuple[Lock, ...]:
+    """The rows of `locks`."""
+    return tuple(
+        Lock(
+            database_oid=row["database_oid"],
+            relation_oid=row["relation_oid"],
+            mode=row["mode"],
+            granted=row["granted"],
+            pid=row["pid"],
+            gid=row["gid"],
+            waiting_s=row["waiting_s"],
+        )
+        for row in rows
+    )
+
+
+def vacuums_of(rows: Iterable[Row]) -> tuple[Vacuum, ...]:
+    """The rows of `vacuums`."""
+    return tuple(
+        Vacuum(
+            pid=row["pid"],
+            database=row["database"],
+            relation_oid=row["relation_oid"],
+            phase=row["phase"],
+            pages_total=row["pages_total"],
+            pages_scanned=row["pages_scanned"],
+            index_rounds=row["index_rounds"],
+            automatic=row["automatic"],
+            to_prevent_wraparound=row["to_prevent_wraparound"],
+            running_s=row["running_s"],
+        )
+        for row in rows
+    )
