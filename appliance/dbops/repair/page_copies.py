@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from urllib.parse import quote
 
 import asyncpg
 
 from appliance.dbops.faults import Fault, damaged_block, fault_of
-from appliance.dbops.folder import sync_folder
 from appliance.dbops.plan.step import Step
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_step import QUERIES
 from appliance.dbops.snapshot.snapshot import Relation
+from appliance.durable import replace_file
 from appliance.errors import DatabaseError
 
 PAGES_MAX = 10_000
@@ -50,18 +49,13 @@ async def copy_damaged_pages(
                 ) from error
             page = await connection.fetchval(QUERIES["page"], relation.oid, block)
             kept.append(folder / f"{file_name}.{relation.oid}.{block}.page")
-            _write(kept[-1], page)
+            _keep(kept[-1], page)
             start = block + 1
         else:
             break
     return tuple(kept)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _keep(path: Path, page: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    sync_folder(path.parent)
+    replace_file(path, page)
