@@ -66,7 +66,9 @@ class RunMemory:
                 if result.damage.index is not None:
                     return  # Once its indexes are built again, the same step is worth another try.
         elif step.kind is StepKind.REINDEX and result.state is State.DONE:
-            self._bad_indexes = {p for p in self._bad_indexes if p.oid != step.relation_oid}
+            assert step.database is not None
+            assert step.relation_oid is not None
+            self._bad_indexes.discard(RelationKey(database=step.database, oid=step.relation_oid))
         if self._is_settled(step, result):
             self._settled.add(step.key)
 

@@ -225,6 +225,7 @@ async def _temp_namespaces(
                 processes,
                 exact=cluster.version >= NUMBERS_ARE_EXACT,
                 files={row["schema"]: row["modified"] for row in files} if files else None,
+                by_clock=cluster.stopped,
             ),
         )
         for schema in schemas
