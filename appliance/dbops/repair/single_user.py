@@ -29,7 +29,7 @@ async def drop_in_single_user_mode(
 ) -> None:
     """Stop `cluster`, run the DROP TABLE, start it again.
 
-    Raises DatabaseError when the DROP fails, or a name has a line break: there it would begin a statement.
+    Raises DatabaseError when the DROP fails, or a name has a line break, which would end the statement.
     """
     assert statement.startswith('DROP TABLE "pg_temp_')
     if "\n" in statement:

@@ -2,8 +2,8 @@
 
 A number is given out again, so a process may carry that of a dead one whose tables were left behind. The
 tables' files tell them apart: those of the living exist (a server that starts removes the files of
-temporary tables, and leaves their rows in the catalog) and were written after it began. The second goes by
-the server's clock, which may have been set back in between, so it is asked only where a mistake loses
+temporary tables, and leaves their rows in the catalog) and were written after it began. The second goes
+by the server's clock, which may have been set back in between, so it is asked only where a mistake loses
 nothing: in the stop, where an orphan is dropped with the server stopped and every session ended.
 """
 

@@ -67,7 +67,9 @@ def test_tables_without_files_are_nobodys() -> None:
     assert owners(3, process(3), written=None, by_clock=False) == ()
 
 
-def test_a_clock_that_was_set_back_makes_nobody_an_orphan_where_orphans_are_dropped_at_once() -> None:
+def test_a_clock_that_was_set_back_makes_nobody_an_orphan_where_orphans_are_dropped_at_once() -> (
+    None
+):
     written = BEGUN - timedelta(hours=1)
     assert owners(3, process(3), written=written, by_clock=False) == (103,)
 
