@@ -15,6 +15,8 @@ from enum import StrEnum
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
+
 
 class Fault(StrEnum):
     """Kinds of failure that are answered differently."""
@@ -35,6 +37,9 @@ class Fault(StrEnum):
     CONNECTION = "connection lost"
     OTHER = "failed"
 
+
+STOPS = frozenset({Fault.XID_STOP, Fault.MULTIXACT_STOP})
+"""A server that gives out no IDs."""
 
 _BY_ROUTINE = {
     "GetNewTransactionId": Fault.XID_STOP,
@@ -71,7 +76,7 @@ def fault_of(error: BaseException) -> Fault:
         if state.startswith(_CONNECTION_CLASS):
             return Fault.CONNECTION
         return _BY_STATE.get(state, Fault.OTHER)
-    if isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError):
+    if isinstance(error, DatabaseFailure):
         return Fault.CONNECTION
     return Fault.OTHER
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from appliance.dbops.blockers.damage import DamageKind
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import STOPS, Fault
 from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.run_journal import RunJournal
@@ -92,6 +92,14 @@ class RunMemory:
             bad_indexes=past.bad_indexes | self._damaged[DamageKind.INDEX],
             pins=frozenset(self._pins),
         )
+
+    @property
+    def refusal(self) -> str | None:
+        """What the server answered to the last try of a write, where it gave out no ID."""
+        tries = [result for step, result in self.ended if step.kind is StepKind.PROBE]
+        if not tries or tries[-1].fault not in STOPS:
+            return None
+        return f"everything is young, and the server refuses writes all the same: {tries[-1].words}"
 
     def _is_settled(self, step: Step, result: Result) -> bool:
         tries_max = ENDINGS_MAX if result.fault is Fault.ENDING else ATTEMPTS_MAX
