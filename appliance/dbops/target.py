@@ -107,8 +107,8 @@ class Target:
     ) -> Connection:
         """Connect so that no code of the database's owner runs, where the server can forbid it.
 
-        Whether it can is seen at the first session. Where that one fails at such code (which in the stop
-        may need a transaction ID), it is tried once more without.
+        Whether it can is seen at the first session, which still runs it. Where that one fails at such
+        code (which in the stop may need a transaction ID), it is tried once more without.
         """
         if self._forbids:
             return await self._connect(database, settings | EVENT_TRIGGERS_OFF, command_timeout_s)
@@ -123,10 +123,10 @@ class Target:
                 )
             except asyncpg.PostgresError as second:
                 raise error from second
-        if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE:
-            with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
-                await connection.execute("SET event_triggers = off")
-                self._forbids.update(EVENT_TRIGGERS_OFF)
+        if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE and is_superuser(
+            connection
+        ):
+            self._forbids.update(EVENT_TRIGGERS_OFF)
         return connection
 
     async def _connect(
@@ -165,6 +165,11 @@ class Target:
         if code.startswith(_DENIED_CLASS):
             return DatabaseError(f"{self} refuses the session: {error}")
         return DatabaseError(f"{self}: {error} ({code})")
+
+
+def is_superuser(connection: Connection) -> bool:
+    """As the server has told at the login, and tells anew when it changes."""
+    return connection.get_settings().is_superuser == "on"  # type: ignore[no-any-return]
 
 
 def _is_plain_refusal(error: asyncpg.PostgresError) -> bool:
