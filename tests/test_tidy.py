@@ -34,7 +34,7 @@ OWNERS = {
     "safetensors": {"model"},
     "gguf": {"model"},
     "aiohttp": {"server"},
-    "asyncpg": {"store", "dbops"},
+    "asyncpg": {"base", "store", "dbops"},
     "jinja2": {"prompt"},
     "yaml": {"prompt", "experiment"},
     "scipy": {"experiment"},

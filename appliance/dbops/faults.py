@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
+
 
 class Fault(StrEnum):
     """Kinds of failure that are answered differently."""
@@ -26,6 +28,9 @@ class Fault(StrEnum):
     CONNECTION = "connection lost"
     OTHER = "failed"
 
+
+STOPS = frozenset({Fault.XID_STOP, Fault.MULTIXACT_STOP})
+"""A server that gives out no IDs."""
 
 _BY_ROUTINE = {
     "GetNewTransactionId": Fault.XID_STOP,
@@ -60,7 +65,7 @@ def fault_of(error: BaseException) -> Fault:
         if state.startswith(_CONNECTION_CLASS):
             return Fault.CONNECTION
         return _BY_STATE.get(state, Fault.OTHER)
-    if isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError):
+    if isinstance(error, DatabaseFailure):
         return Fault.CONNECTION
     return Fault.OTHER
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.folder import opened
 from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.errors import ConfigError, DatabaseError, NotRunning
@@ -100,7 +101,7 @@ class Target:
             raise DatabaseError(
                 f"{self}: only the folder's owner or root may speak to its server"
             ) from error
-        except (OSError, asyncpg.InterfaceError) as error:
+        except DatabaseFailure as error:
             raise NotRunning(f"no PostgreSQL answers at {self}: {_words(error)}") from error
 
     @contextlib.contextmanager

@@ -6,12 +6,12 @@ with the extension amcheck it looks into rows and b-trees, without it, only whet
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.blockers.damage import Damage
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
 from appliance.dbops.quoting import identifier
@@ -25,7 +25,6 @@ LOG_BYTES_MAX = 4 << 20
 """Of the newest log: days of a healthy server, minutes of one in the warning window."""
 
 _DAMAGED_CLASS = "XX"  # internal error: XX001 data corrupted, XX002 index corrupted
-_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError)
 
 
 async def probe_damage(
@@ -55,7 +54,7 @@ class _Probe:
         """The damage that the newest log tells of."""
         try:
             connection = await self._connect(None)
-        except (ApplianceError, *_FAILURES) as error:
+        except (ApplianceError, *DatabaseFailure) as error:
             self._miss("the server's log", None, error)
             return ()
         try:
@@ -66,7 +65,7 @@ class _Probe:
             start = max(0, row["bytes"] - LOG_BYTES_MAX)
             tail = await connection.fetchval(QUERIES["log_tail"], row["name"], start, LOG_BYTES_MAX)
             return damage_in_log(tail.decode("utf-8", "replace"))
-        except _FAILURES as error:
+        except DatabaseFailure as error:
             self._miss("the server's log", None, error)
             return ()
         finally:
@@ -86,7 +85,7 @@ class _Probe:
             return
         try:
             connection = await self._connect(database.name)
-        except (ApplianceError, *_FAILURES) as error:
+        except (ApplianceError, *DatabaseFailure) as error:
             self._miss("damage", database.name, error)
             return
         try:
@@ -98,7 +97,7 @@ class _Probe:
                     self._miss(f"damage in {len(old) - number} relations", database.name, "no time")
                     return
                 await self._check(connection, database, relation, amcheck=amcheck)
-        except _FAILURES as error:
+        except DatabaseFailure as error:
             self._miss("damage", database.name, error)
         finally:
             await connection.close(timeout=2)

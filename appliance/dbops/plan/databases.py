@@ -84,14 +84,29 @@ def autovacuum_step(
     )
 
 
+TAKE_XID = "SELECT pg_current_xact_id()"
+
+TAKE_MULTIXACT = (
+    "BEGIN",
+    "CREATE TEMPORARY TABLE appliance_probe (n int) ON COMMIT DROP",
+    "INSERT INTO appliance_probe VALUES (1)",
+    "SAVEPOINT inserted",
+    "SELECT n FROM appliance_probe FOR KEY SHARE",
+    "SAVEPOINT locked",
+    "SELECT n FROM appliance_probe FOR UPDATE",
+    "ROLLBACK",
+)
+"""A row locked by a transaction and, more strongly, by a part of it has two lockers: a multixact."""
+
+
 def probe_step() -> Step:
-    """Whether writes are back."""
+    """Whether writes are back, and with them the row locks of foreign keys."""
     return Step(
         key="probe",
         kind=StepKind.PROBE,
         stage=1,
         database=None,
-        object="a transaction ID",
-        reason="one is taken, to see that the server gives them out again",
-        statements=("SELECT pg_current_xact_id()",),
+        object="a transaction ID and a multixact",
+        reason="one of each is taken, to see that the server gives them out again",
+        statements=(TAKE_XID, *TAKE_MULTIXACT),
     )

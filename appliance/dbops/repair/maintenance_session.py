@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.target import Connection, Target
 
 END_WITH_CLIENT = "1s"
@@ -82,5 +83,5 @@ class MaintenanceSessions:
 
 
 async def _close(connection: Connection) -> None:
-    with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    with contextlib.suppress(*DatabaseFailure):
         await connection.close(timeout=2)

@@ -16,8 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-import asyncpg
-
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.faults import Fault, fault_of
@@ -140,11 +139,11 @@ class Run:
             await restore_settings(sessions, self._journal)
             snapshot = await self._rounds()
             left = make_plan(snapshot, self._policy, self._memory.history(settled=False))
+            if not left.steps and self._stopped is None:
+                self._stopped = self._memory.refusal
         finally:
             # A killed run's next one does this; here the server may be away.
-            with contextlib.suppress(
-                asyncpg.PostgresError, asyncpg.InterfaceError, OSError, NotRunning
-            ):
+            with contextlib.suppress(*DatabaseFailure, NotRunning):
                 await restore_settings(sessions, self._journal)
             await sessions.close()
             await self._close_sessions()
@@ -250,7 +249,7 @@ class Run:
                 await self._copy_pages(step, snapshot)
         except ApplianceError as error:
             return Result(state=State.FAILED, words=error.message)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except DatabaseFailure as error:
             return Result(state=State.FAILED, words=str(error), fault=fault_of(error))
         return await taker.take(step, choice, snapshot)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from appliance.dbops.blockers.damage import Damage
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import STOPS, Fault
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.run_journal import RunJournal
@@ -79,6 +79,14 @@ class RunMemory:
             bad_rows=frozenset(self._bad_rows),
             bad_indexes=frozenset(self._bad_indexes),
         )
+
+    @property
+    def refusal(self) -> str | None:
+        """What the server answered to the last try of a write, where it gave out no ID."""
+        tries = [result for step, result in self.ended if step.kind is StepKind.PROBE]
+        if not tries or tries[-1].fault not in STOPS:
+            return None
+        return f"everything is young, and the server refuses writes all the same: {tries[-1].words}"
 
     def _known(self, damage: Damage) -> set[RelationKey]:
         if damage.index is not None:

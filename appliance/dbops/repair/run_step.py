@@ -14,8 +14,9 @@ from enum import StrEnum
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.blockers.damage import Damage
-from appliance.dbops.faults import Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.faults import STOPS, Fault, damaged_block, damaged_file, fault_of
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.snapshot.snapshot import Snapshot
@@ -28,6 +29,8 @@ QUERIES = read_queries("appliance.dbops", "run")
 TAKE_OVERS_MAX = 3
 SLOT_TRIES_MAX = 20
 SLOT_PAUSE_S = 0.1
+PROBE_PATIENCE_S = 3.0
+PROBE_EVERY_S = 0.05
 _IN_USE = "55006"
 _UNDEFINED_OBJECT = "42704"
 
@@ -82,7 +85,7 @@ class StepTaker:
             result = await self._take(step, choice, snapshot)
         except ApplianceError as error:
             result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DatabaseFailure as error:
             await self._forget(step, error)
             result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
         return Result(
@@ -117,10 +120,24 @@ class StepTaker:
             case StepKind.DROP_TEMP:
                 return await self._drop_temp(step, statements)
             case StepKind.PROBE:
-                values = await self._values(step, statements)
-                return Result(state=State.DONE, words=f"took transaction ID {values[0]}")
+                return await self._probe(step, statements)
             case _:
                 raise AssertionError(f"{step.kind} is not taken by statements alone")
+
+    async def _probe(self, step: Step, statements: tuple[str, ...]) -> Result:
+        """Take what was refused. A server shows that its databases are young, then removes old files,
+        and only then gives out IDs again: so a refusal is asked about for a while."""
+        deadline = time.monotonic() + PROBE_PATIENCE_S
+        while True:
+            try:
+                values = await self._values(step, statements)
+            except asyncpg.PostgresError as error:
+                await (await self._sessions.get(step.database)).execute("ROLLBACK")
+                if fault_of(error) not in STOPS or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(PROBE_EVERY_S)
+            else:
+                return Result(state=State.DONE, words=f"took transaction ID {values[0]}")
 
     async def _freeze(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         """VACUUM one relation and look what became of its age. An autovacuum that has it gives way."""

@@ -12,8 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-import asyncpg
-
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.plan.step import Step
 from appliance.dbops.repair.disk_floor import Room, least_room
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
@@ -25,7 +24,7 @@ from appliance.errors import ApplianceError
 WATCH_EVERY_S = 1.0
 KEEP_OUT_EVERY_S = 0.1
 """A standby sends its snapshot as soon as it is back, and a VACUUM looks for snapshots as it begins."""
-_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ApplianceError)
+_AWAY = (*DatabaseFailure, ApplianceError)
 
 
 class RunWatch:
