@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import StorageUnavailable
 from appliance.experiment.assignment import Assigner
 from appliance.store.experiment_records import Experiment
 from appliance.store.experiments import Experiments
 from appliance.store.records import Trial
-from appliance.store.retry import DatabaseFailure
 
 log = logging.getLogger("appliance.chat")
 

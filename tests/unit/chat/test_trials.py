@@ -154,6 +154,7 @@ async def test_an_edit_and_a_branch_are_marked_and_going_on_is_not(
     opened = await conversations.open(tenant=TENANT, user="mo")
     key = opened.conversation_id
     _, _, first = await read(send(turns, key, "first"))
+    assert first.message is not None
     await read(send(turns, key, "second"))
     await read(send(turns, key, "second, again", parent=first.message.message_id))
     await read(send(turns, key, "first, again", parent=None))
