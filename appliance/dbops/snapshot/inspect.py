@@ -6,13 +6,11 @@ works on a cluster that is out of IDs and past tables that are locked; or leaves
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-import asyncpg
-
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.snapshot import rows as snapshot_rows
 from appliance.dbops.snapshot.member_space import member_space
 from appliance.dbops.snapshot.rows import Row
@@ -69,10 +67,7 @@ SETTINGS = (
 """What a snapshot keeps of `pg_settings`."""
 
 _FAILURES = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    OSError,
-    asyncio.TimeoutError,
+    *DatabaseFailure,
     UnicodeDecodeError,  # a name that was given in a database of another encoding
 )
 
@@ -115,6 +110,8 @@ async def read_cluster(connect: Connect) -> Snapshot:
             in_recovery=head["in_recovery"],
             superuser=head["superuser"],
             block_size=head["block_size"],
+            has_lz4=head["has_lz4"],
+            server_started_s=head["server_started_s"],
             next_xid=head["next_xid"],
             next_mxid=head["next_mxid"],
             wal_position=head["wal_position"],
@@ -225,6 +222,7 @@ async def _temp_namespaces(
                 processes,
                 exact=cluster.version >= NUMBERS_ARE_EXACT,
                 files={row["schema"]: row["modified"] for row in files} if files else None,
+                by_clock=cluster.stopped,
             ),
         )
         for schema in schemas
