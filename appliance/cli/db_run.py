@@ -97,14 +97,15 @@ async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) ->
 async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
     """The embedded cluster, started by this process, which may then stop it."""
     from appliance.cli.db_options import cluster_folder
-    from appliance.dbops.cluster.binaries import find_binaries
-    from appliance.dbops.cluster.cluster import Cluster
+    from appliance.dbops.cluster.binaries import find_for
+    from appliance.dbops.cluster.cluster import Cluster, major_of
     from appliance.dbops.repair.run import OwnServer
 
     if options.url is not None:
         raise ConfigError("--single-user is for an embedded cluster: name its folder (--data-dir)")
-    binaries = find_binaries()
-    cluster = Cluster(cluster_folder(options), binaries, purpose="appliance db run")
+    folder = cluster_folder(options)
+    binaries = find_for(major_of(folder))
+    cluster = Cluster(folder, binaries, purpose="appliance db run")
     await cluster.start(report.said)
     return OwnServer(cluster=cluster, binaries=binaries)
 
