@@ -22,6 +22,15 @@ class Shape(Enum):
     """The value below which a share of all observations lies; a user is still the unit."""
 
 
+class Group(Enum):
+    """What a metric is about: where a report tells it."""
+
+    ENGAGEMENT = "engagement"
+    QUALITY = "quality"
+    SPEED = "speed"
+    COST = "cost"
+
+
 class Direction(Enum):
     """Which way is better."""
 
@@ -48,5 +57,6 @@ class Metric:
     direction: Direction
     numerator: str
     denominator: str | None = None
+    group: Group = Group.ENGAGEMENT
     guardrail: float | None = None
     quantile: float | None = None
