@@ -55,8 +55,8 @@ class Metric:
     unit: str
     shape: Shape
     direction: Direction
+    group: Group
     numerator: str
     denominator: str | None = None
-    group: Group = Group.ENGAGEMENT
     guardrail: float | None = None
     quantile: float | None = None

@@ -36,8 +36,8 @@ def _told(subject: Subject, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "Sample ratio",
         f"p = {ratio.p_value:.2g}: "
         + (
-            f"below {ALARM_BELOW}, chance does not explain the split. Look for prompts that fail, replies "
-            "that are lost, or users that are known in one arm only."
+            f"below {ALARM_BELOW}, chance does not explain the split. Look for prompts that fail, "
+            "replies that are lost, or users that are known in one arm only."
             if ratio.alarms
             else f"fine; it alarms below {ALARM_BELOW}."
         ),

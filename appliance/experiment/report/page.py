@@ -180,14 +180,14 @@ def _guardrails(result: ArmResult, *, named: bool) -> Markup | None:
     head = tag(
         "tr",
         tag("th", "Guardrail"),
-        tag("th", "Allows a", class_="number"),
+        tag("th", "Allows", class_="number"),
         tag("th", "Change", class_="number"),
         tag("th", ""),
     )
     return tag(
         "section",
         tag("h2", f"Guardrails: {result.arm}" if named else "Guardrails"),
-        tag("table", tag("thead", head), tag("tbody", *rows)),
+        tag("table", tag("thead", head), tag("tbody", *rows), class_="guardrails"),
     )
 
 

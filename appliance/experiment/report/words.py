@@ -11,7 +11,7 @@ from appliance.experiment.report.subject import Subject
 from appliance.experiment.stats.guardrail import Guard
 from appliance.experiment.stats.looks import Looks
 
-TOLD_MAX = 3
+TOLD_MAX = 2
 """Sentences of one kind in an answer; the tables have them all."""
 
 VERY_SURE = 0.001

@@ -13,6 +13,7 @@ from appliance.experiment.samples import Measured, Observations, Sums, Users
 
 MESSAGES = Metric(
     name="messages_sent",
+    group=Group.ENGAGEMENT,
     title="Messages sent",
     unit="messages a user",
     shape=Shape.MEAN,
@@ -22,6 +23,7 @@ MESSAGES = Metric(
 )
 MINUTES = Metric(
     name="time_spent",
+    group=Group.ENGAGEMENT,
     title="Engaged minutes",
     unit="minutes a user",
     shape=Shape.MEAN,
@@ -114,7 +116,7 @@ def measured(
     treated = arm > 0
     rate = 2 + rng.gamma(0.8, 14.0, users)
     before = rng.poisson(rate * rng.gamma(4, 0.25, users)).astype(float)
-    sent = 1.0 + rng.poisson(rate * (1 + messages * treated))
+    sent = (1 + rng.poisson(rate * (1 + messages * treated))).astype(np.float64)
     prompt = sent * rng.gamma(9, 90, users)
     hit = prompt * np.clip(rng.normal(0.9, 0.04, users) * (1 + hits * treated), 0, 1)
     regenerated = rng.binomial(sent.astype(int), 0.06).astype(float)
