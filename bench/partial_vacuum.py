@@ -112,7 +112,9 @@ async def measure(total_bytes: int, binaries: Binaries, folder: Path, *, is_cold
     await first.close()
     temperature = "nothing of it in the page cache" if is_cold else "in the page cache"
     rate = what.old_bytes / done.writes_back_s
-    print(f"PostgreSQL {binaries.version}, {total_bytes / 1e9:.1f} GB, a tenth of it old, {temperature}")
+    print(
+        f"PostgreSQL {binaries.version}, {total_bytes / 1e9:.1f} GB, a tenth of it old, {temperature}"
+    )
     print(f"  VACUUM of every database   {plain_s:8.1f} s until writes return")
     times = plain_s / done.writes_back_s
     print(f"  appliance db run, stage 1  {done.writes_back_s:8.1f} s, {times:.1f} times shorter")
