@@ -179,7 +179,7 @@ def _compile(prefix: Path, folder: Path, *, check: bool) -> None:
 def _check(prefix: Path) -> None:
     """Run it: its library, prefix and program must be its own."""
     script = "import sys; print(sys.prefix); print(open('/proc/self/maps').read())"
-    words = [prefix / "bin" / PYTHON, "-P", "-c", script]
+    words = [str(prefix / "bin" / PYTHON), "-P", "-c", script]
     said = subprocess.run(words, capture_output=True, text=True, check=True, env={}).stdout
     own, _, maps = said.partition("\n")
     if own != str(prefix) or f"{sys.base_prefix}/lib/libpython" in maps:
