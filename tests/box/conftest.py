@@ -19,6 +19,7 @@ CONTEXT_TOKENS = 4096
 RELEASE = Path("/opt/appliance") / version_of_checkout()
 SETTINGS = {
     "drain_s": "drain_s = 2",
+    "body_timeout_s": "body_timeout_s = 3",
     "kv_cache_bytes": "kv_cache_bytes = 134217728",
     "disk_cache_bytes": "disk_cache_bytes = 67108864",
     "threads": "threads = 1",
