@@ -55,6 +55,13 @@ def read(path: str) -> str:
     return tried(lambda: list(there.iterdir()) if there.is_dir() else there.read_bytes())
 
 
+def read_only(path: str) -> str:
+    """Whether what is mounted there takes no writes."""
+    if not Path(path).exists():
+        return "absent"
+    return "read-only" if os.statvfs(path).f_flag & os.ST_RDONLY else "writable"
+
+
 def status(name: str) -> str:
     """A line of /proc/self/status."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -133,9 +140,7 @@ def run() -> dict[str, object]:
         "ProtectHostname": called("sethostname", b"probe", 5),
         "ProtectKernelLogs": called("klogctl", 3, ctypes.create_string_buffer(64), 64),
         "ProtectKernelModules": called("syscall", 175, None, 0, b""),
-        "ProtectKernelTunables": tried(
-            lambda: os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))
-        ),
+        "ProtectKernelTunables": [read_only("/proc/sys"), read_only("/sys")],
         "ProtectProc": os.path.exists("/proc/1"),
         "ProcSubset": os.path.exists("/proc/meminfo"),
         "RestrictNamespaces": [called("unshare", CLONE_NEWUSER), called("unshare", CLONE_NEWNS)],

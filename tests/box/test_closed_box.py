@@ -142,8 +142,8 @@ def test_a_service_sees_few_devices_and_no_more_of_proc_than_it_needs(
 ) -> None:
     assert set(probed[unit]["PrivateDevices"]) <= DEVICES
     assert probed[unit]["ProcSubset"] == (unit != SERVER)
-    tunable = probed[unit]["ProtectKernelTunables"]
-    assert tunable == ("ENOENT" if unit == SERVER else "EROFS")
+    proc_sys = "absent" if unit == SERVER else "read-only"
+    assert probed[unit]["ProtectKernelTunables"] == [proc_sys, "read-only"]
     credentials = probed[unit]["credentials"]
     assert credentials == ("ENOENT" if unit in WITHOUT_SECRETS else "ok")
 
