@@ -13,7 +13,7 @@ FUZZ_SECONDS := 300
 NIGHTLY := target/nightly
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help install demo test nightly lint bench clean
+.PHONY: help install demo test test-rust test-python nightly lint bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -38,9 +38,14 @@ $(VENV)/.installed: $(VENV)/.dependencies $(RUST)
 demo: install ## chat with a real small model on this machine (PORT=N picks the port)
 	$(BIN)/appliance demo $(DEMO_FLAGS)
 
-test: install ## run every test
+test: test-rust test-python ## run every test
+
+test-rust: install
 	cargo test --workspace --locked --release
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(PYTEST_FLAGS)
+
+# Files go to workers whole, in the order of tests/conftest.py: what takes longest comes first.
+test-python: install
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 20 $(PYTEST_FLAGS)
 
 nightly: ## what takes an hour: a million index operations, 40,000 of the tiers, every repair, 50 crashes, fuzzing, AddressSanitizer
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
