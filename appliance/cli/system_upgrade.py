@@ -32,10 +32,11 @@ from appliance.cli.system_steps import install_steps
 from appliance.cli.system_version import About, about, ask
 from appliance.config import Config, load_config
 from appliance.credentials import DATABASE_URL
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import ConfigError
 from appliance.store.migrate import Rehearsed, rehearse
 from appliance.store.pool import connect
-from appliance.store.retry import DatabaseFailure, reason
+from appliance.store.retry import reason
 
 UPGRADE_FAILED = 1
 
