@@ -15,6 +15,7 @@ from appliance.cli.system_files import (
     BACKUPS,
     CACHE,
     COMMAND,
+    PREVIOUS,
     PROGRAM,
     RUN,
     STATE,
@@ -75,6 +76,7 @@ def uninstall_steps(root: Path, delete: Iterable[Path]) -> tuple[Step, ...]:
     others = (
         COMMAND,
         PROGRAM,
+        PREVIOUS,
         *(Path("/etc") / d / "appliance.conf" for d in ("sysusers.d", "tmpfiles.d")),
     )
     links = {path for path in others if os.path.lexists(below(root, path))}
