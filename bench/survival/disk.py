@@ -19,6 +19,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from appliance.dbops.folder import opened, sync_folder
+
 _SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32) in the kernel's fs/ext4/ext4.h."""
 _WITHOUT_FLUSH = 2
@@ -84,16 +86,14 @@ class SmallDisk:
                     file.seek(0, os.SEEK_END)
 
     def empty(self) -> None:
-        """Give back what `fill` took."""
+        """Give back what `fill` took, for good: a power cut must not bring it back."""
         (self.folder / "ballast").unlink(missing_ok=True)
+        sync_folder(self.folder)
 
     def cut(self) -> None:
         """The power goes: nothing is written from now on, and what was not synced never was."""
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.ioctl(descriptor, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
-        finally:
-            os.close(descriptor)
+        with opened(self.folder) as here:
+            fcntl.ioctl(here.descriptor, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
 
     def restore(self) -> None:
         """The power comes back: the file system's own log is replayed. No process may use it yet."""
