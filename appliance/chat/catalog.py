@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 
 from appliance.chat.speakers import Cast
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import (
     ApplianceError,
     InvalidBundle,
@@ -25,7 +26,6 @@ from appliance.prompt.groups import Group
 from appliance.store.prompt_records import PRODUCTION, Label
 from appliance.store.prompt_registry import PromptRegistry
 from appliance.store.records import Conversation, Member
-from appliance.store.retry import DatabaseFailure
 
 log = logging.getLogger("appliance.chat")
 

@@ -186,12 +186,19 @@ class Supervisor:
         """Its exit status; None when it has run before and could not be started now."""
         try:
             process = await child.start()
-        except ApplianceError as error:
-            # Whoever killed it may do so while it starts; what goes on without it is not to end with it.
+        except Exception as error:
+            # It is killed again while it starts, or the disk is full: what goes on without it is not to
+            # end with it, whatever the failure.
             if not has_run:
                 raise
-            log.warning("child_not_started", extra={"child": child.name, "reason": error.message})
-            self._notice(f"the {child.name} did not start: {error.message}")
+            is_expected = isinstance(error, ApplianceError)
+            told = error.message if isinstance(error, ApplianceError) else repr(error)
+            log.warning(
+                "child_not_started",
+                extra={"child": child.name, "reason": told},
+                exc_info=None if is_expected else error,
+            )
+            self._notice(f"the {child.name} did not start: {told}")
             return None
         self._running[child.name] = process
         log.info("child_started", extra={"child": child.name, "child_pid": process.pid})

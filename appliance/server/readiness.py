@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import StorageUnavailable
 from appliance.server.drain import Drain
 from appliance.server.storage import Storage
 from appliance.store.pool import acquired
-from appliance.store.retry import DatabaseFailure
 from appliance.store.write_gate import Writes
 from appliance.wire.engines import Engines
 

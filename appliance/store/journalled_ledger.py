@@ -45,7 +45,6 @@ from appliance.store.write_gate import WriteGate, Writes
 log = logging.getLogger("appliance.store")
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 JOURNAL_AFTER_S = 1.0
 """How long a finished turn waits for the database before it goes to the journal. A local PostgreSQL that
@@ -87,9 +86,10 @@ class JournalledLedger(Ledger):
     async def append_turn(self, turn: FinishedTurn) -> StoredTurn:
         """As the ledger's; raises StorageUnavailable only when the journal takes the turn neither."""
         key = (turn.tenant, turn.conversation_id)
-        stored = await self._in_database(key, self._writer.append, turn)
+        at = self._time_of(key)
+        stored = await self._in_database(key, lambda: self._writer.append(turn, at))
         if stored is None:
-            stored = await self._in_journal(turn)
+            stored = await self._in_journal(turn, at)
         seen = self._recent.get(key)
         if seen is not None and not stored.replayed:
             at = stored.assistant.created_at
@@ -100,7 +100,7 @@ class JournalledLedger(Ledger):
         """As the ledger's; raises StorageUnavailable only when the journal takes it neither."""
         checked_title(opened.title)
         key = (opened.tenant, opened.conversation_id)
-        conversation = await self._in_database(key, self._writer.open, opened)
+        conversation = await self._in_database(key, lambda: self._writer.open(opened))
         if conversation is None:
             self.require_room(1)
             held = self._overlay.of(key)
@@ -122,15 +122,13 @@ class JournalledLedger(Ledger):
                 "a reply could not be saved, so none is begun"
             )
 
-    async def _in_database(
-        self, key: Key, write: Callable[[V], Awaitable[T]], value: V
-    ) -> T | None:
+    async def _in_database(self, key: Key, write: Callable[[], Awaitable[T]]) -> T | None:
         """What the database stored; None when it is the journal's turn."""
         if self.gate.writes is not Writes.OPEN or self._overlay.of(key) is not None:
             return None
         try:
             async with asyncio.timeout(self._journal_after_s):
-                return await write(value)
+                return await write()
         except TimeoutError as error:
             # Whether it is stored is not known; stored again from the journal it changes nothing.
             self.gate.close(error)
@@ -140,22 +138,24 @@ class JournalledLedger(Ledger):
                 self.gate.close(cause)
         return None
 
-    async def _in_journal(self, turn: FinishedTurn) -> StoredTurn:
-        key = (turn.tenant, turn.conversation_id)
-        held = self._overlay.of(key)
+    async def _in_journal(self, turn: FinishedTurn, at: datetime) -> StoredTurn:
+        held = self._overlay.of((turn.tenant, turn.conversation_id))
         before = None if held is None else held.turns.get((turn.parent_id, turn.turn_key))
         if before is not None:
             return before
-        # Later than all that is known of the conversation, so that its entries are told from what the
-        # database has by their times.
-        at = self._now()
         if held is not None:
             at = max(at, held.last_at + TICK)
-        if (seen := self._recent.get(key)) is not None:
-            at = max(at, seen.conversation.updated_at + TICK)
         stored = await self.journal.append(TurnEntry(turn=turn, at=at))
         assert isinstance(stored, StoredTurn)
         return stored
+
+    def _time_of(self, key: Key) -> datetime:
+        """When a turn ends that ends now, wherever it is written: later than all that is known of its
+        conversation, so that what waits is told from what the database has by their times."""
+        at = self._now()
+        if (seen := self._recent.get(key)) is not None:
+            at = max(at, seen.conversation.updated_at + TICK)
+        return at
 
     # Reads
 
@@ -289,11 +289,15 @@ class JournalledLedger(Ledger):
             if held is None or held.removed == removed:
                 return result, held
 
-    async def _read(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
-        # Who knows that the database is away does not wait for it with each read.
-        budget_s = READ_RETRY_S if self.gate.writes is not Writes.CLOSED else 0.0
+    async def _read(
+        self, operation: Callable[[Connection], Awaitable[T]], *, budget_s: float = READ_RETRY_S
+    ) -> T:
+        if self.gate.writes is Writes.CLOSED:
+            budget_s = (
+                0.0  # who knows that the database is away does not wait for it with each read
+            )
         try:
-            return await self._retrying(operation, budget_s)
+            return await super()._read(operation, budget_s=budget_s)
         except StorageUnavailable:
             self.gate.reads_failed()
             raise

@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from appliance.errors import InvalidRequest, NotFound
-from appliance.store.pool import Connection, Pool, retried
+from appliance.store.pool import Connection, Pool, retried, retried_write
 from appliance.store.queries import load_queries
 from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
@@ -193,14 +193,13 @@ class Ledger:
         async def operation(connection: Connection) -> None:
             nonlocal tries
             tries += 1
-            async with connection.transaction():
-                # Two statements: the second sees what was appended while the first waited for the lock.
-                status = await connection.execute(
-                    QUERIES["delete_conversation"], tenant, conversation_id
-                )
-                if status == "DELETE 0" and tries == 1:
-                    raise NotFound(f"no conversation {conversation_id}")
-                await connection.execute(QUERIES["delete_messages"], tenant, conversation_id)
+            # Two statements: the second sees what was appended while the first waited for the lock.
+            status = await connection.execute(
+                QUERIES["delete_conversation"], tenant, conversation_id
+            )
+            if status == "DELETE 0" and tries == 1:
+                raise NotFound(f"no conversation {conversation_id}")
+            await connection.execute(QUERIES["delete_messages"], tenant, conversation_id)
 
         await self._write(operation)
 
@@ -218,10 +217,9 @@ class Ledger:
         async def operation(connection: Connection) -> Conversation:
             nonlocal tries
             tries += 1
-            async with connection.transaction():
-                return await _delete_branch(
-                    connection, tenant, conversation_id, message_id, again=tries > 1
-                )
+            return await _delete_branch(
+                connection, tenant, conversation_id, message_id, again=tries > 1
+            )
 
         return await self._write(operation)
 
@@ -249,16 +247,14 @@ class Ledger:
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         return await self._read(lambda connection: connection.fetch(QUERIES[query], *arguments))
 
-    async def _read(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
-        return await self._retrying(operation, READ_RETRY_S)
-
-    async def _write(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
-        return await self._retrying(operation, self._write_retry_s)
-
-    async def _retrying(
-        self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
+    async def _read(
+        self, operation: Callable[[Connection], Awaitable[T]], *, budget_s: float = READ_RETRY_S
     ) -> T:
         return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
+
+    async def _write(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        budget_s = self._write_retry_s
+        return await retried_write(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
 
 
 async def _get(connection: Connection, tenant: str, conversation_id: UUID) -> Conversation:

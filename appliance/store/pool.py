@@ -110,6 +110,23 @@ async def acquired(pool: Pool) -> AsyncIterator[Connection]:
         yield connection  # type: ignore[misc]  # the stubs speak of a proxy with the same methods
 
 
+@asynccontextmanager
+async def transacted(pool: Pool) -> AsyncIterator[Connection]:
+    """As `acquired`, all of it one transaction; what writes goes through here.
+
+    Its commit is a message of its own, sent once the statements have been answered. A server process
+    that stood still and goes on after its client has given up (a machine that was paused, a disk that
+    hung) reads what was sent to it and then the end of the connection: it takes all of it back. Had it
+    the commit already, it still holds the rows locked that it wrote, and nobody has gone past them.
+    """
+    async with acquired(pool) as connection:
+        if connection.is_in_transaction():
+            yield connection
+            return
+        async with connection.transaction():
+            yield connection
+
+
 async def retried(
     pool: Pool,
     operation: Callable[[Connection], Awaitable[T]],
@@ -117,10 +134,26 @@ async def retried(
     budget_s: float,
     jitter: random.Random,
 ) -> T:
-    """What `operation` gives on one connection, another one at each try; see `retrying`."""
+    """What `operation` reads on one connection, another one at each try; see `retrying`."""
 
     async def once() -> T:
         async with acquired(pool) as connection:
+            return await operation(connection)
+
+    return await retrying(once, budget_s=budget_s, jitter=jitter)
+
+
+async def retried_write(
+    pool: Pool,
+    operation: Callable[[Connection], Awaitable[T]],
+    *,
+    budget_s: float,
+    jitter: random.Random,
+) -> T:
+    """What `operation` writes in one transaction, another one at each try; see `retrying`."""
+
+    async def once() -> T:
+        async with transacted(pool) as connection:
             return await operation(connection)
 
     return await retrying(once, budget_s=budget_s, jitter=jitter)

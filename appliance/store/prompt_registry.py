@@ -13,7 +13,7 @@ from typing import TypeVar
 import asyncpg
 
 from appliance.errors import Conflict, InvalidRequest, LabelProtected, NotFound
-from appliance.store.pool import Connection, Pool, retried
+from appliance.store.pool import Connection, Pool, retried, retried_write
 from appliance.store.prompt_records import (
     PREFIX_CHARACTERS_MIN,
     Label,
@@ -65,7 +65,7 @@ class PromptRegistry:
                 )
             )
 
-        return await self._retrying(operation, WRITE_RETRY_S)
+        return await self._write(operation)
 
     async def files(self, name: str, version: str) -> Mapping[str, bytes]:
         """The files of a version by path; raises NotFound."""
@@ -152,7 +152,7 @@ class PromptRegistry:
             _refuse(name, label, version, seen, None if now is None else read_label(now), protect)
             return None
 
-        return await self._retrying(operation, WRITE_RETRY_S)
+        return await self._write(operation)
 
     async def remove_label(
         self,
@@ -186,7 +186,7 @@ class PromptRegistry:
                     param="confirm",
                 )
 
-        await self._retrying(operation, WRITE_RETRY_S)
+        await self._write(operation)
 
     async def _by_prefix(self, name: str, prefix: str) -> str:
         if len(prefix) < PREFIX_CHARACTERS_MIN:
@@ -216,12 +216,12 @@ class PromptRegistry:
         async def operation(connection: Connection) -> Sequence[asyncpg.Record]:
             return await connection.fetch(QUERIES[query], *arguments)
 
-        return await self._retrying(operation, READ_RETRY_S)
+        return await retried(self._pool, operation, budget_s=READ_RETRY_S, jitter=self._jitter)
 
-    async def _retrying(
-        self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
-    ) -> T:
-        return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
+    async def _write(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        return await retried_write(
+            self._pool, operation, budget_s=WRITE_RETRY_S, jitter=self._jitter
+        )
 
 
 def _refuse(

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import ApplianceError
 from appliance.store.entries import Entry, Key
 from appliance.store.journal import Journal, Refusal
 from appliance.store.pool import Pool
-from appliance.store.retry import DatabaseFailure, reason
+from appliance.store.retry import reason
 from appliance.store.search import look_again
 from appliance.store.turn_batch import (
     BatchLimits,
@@ -37,8 +38,9 @@ PROBE_MAX_S = 2.0
 """Between two tries of a database that takes no writes. A try is one entry: a refused statement, no
 ID."""
 
-HELD_S = 1.0
-"""How long the entries of a conversation that somebody else holds are passed over."""
+HELD_S = 5.0
+"""How long the entries of a conversation that somebody else holds are passed over, from when its lock
+was waited for in vain: longer than that wait (LOCK_TIMEOUT_MS), so that the others get on."""
 
 SEARCH_OWED_S = 5.0
 """How long a search's table that took no write is left alone."""
@@ -112,16 +114,7 @@ class Replay:
 
     async def step(self) -> Replayed | None:
         """Write one batch; None when nothing could be written. Raises OSError, JournalFull."""
-        now = asyncio.get_running_loop().time()
-        self._held_until = {key: at for key, at in self._held_until.items() if at > now}
-        firsts = list(self._journal.overlay.firsts())
-        is_open = self._gate.writes is Writes.OPEN
-        places = choose(
-            (entry for _, entry in firsts),
-            busy=self._held_until.keys(),
-            limits=self._limits if is_open else ONE,
-        )
-        batch = [firsts[place] for place in places]
+        batch = self._next()
         if not batch:
             return None
         try:
@@ -134,10 +127,23 @@ class Replay:
         # Before they are marked: it is done again with them, if this process ends here.
         await self._look_again()
         self._gate.open()
-        done = await self._settle(batch, outcomes, now)
+        done = await self._settle(batch, outcomes)
         if done is not None:
             self._pause_s = PROBE_MIN_S
         return done
+
+    def _next(self) -> list[tuple[int, Entry]]:
+        """The next batch. Who was held is tried again alone, and when there is nothing else: its lock is
+        waited for."""
+        firsts = list(self._journal.overlay.firsts())
+        entries = [entry for _, entry in firsts]
+        limits = self._limits if self._gate.writes is Writes.OPEN else ONE
+        places = choose(entries, busy=self._held_until.keys(), limits=limits)
+        if not places:
+            now = asyncio.get_running_loop().time()
+            held = {key for key, until in self._held_until.items() if until > now}
+            places = choose(entries, busy=held, limits=ONE)
+        return [firsts[place] for place in places]
 
     async def _look_again(self) -> None:
         """Have searches find what is stored. When that fails it is owed, and the turns are stored all
@@ -154,15 +160,16 @@ class Replay:
             self._unsearched = {}
 
     async def _settle(
-        self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome], now: float
+        self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome]
     ) -> Replayed | None:
         """Let go of what is stored or refused for good; None when that was nothing."""
         done: list[int] = []
         refusals: list[Refusal] = []
         for (number, entry), outcome in zip(batch, outcomes, strict=True):
             if not is_settled(outcome):
-                self._held_until[entry.key] = now + HELD_S
+                self._held_until[entry.key] = asyncio.get_running_loop().time() + HELD_S
                 continue
+            self._held_until.pop(entry.key, None)
             done.append(number)
             if isinstance(outcome, Exception):
                 refusals.append(Refusal(number=number, entry=entry, reason=_words(outcome)))

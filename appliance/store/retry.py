@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import StorageUnavailable
 
 log = logging.getLogger("appliance.store")
@@ -19,14 +20,6 @@ T = TypeVar("T")
 
 DELAY_MIN_S = 0.02
 DELAY_MAX_S = 1.0
-
-DatabaseFailure = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-)
-"""What a statement or a connection may raise; TimeoutError is an OSError."""
 
 # SQLSTATE classes and codes (PostgreSQL documentation, appendix A).
 _TRANSIENT_CLASSES = frozenset({"08", "53"})  # connection lost; out of memory, disk or connections

@@ -11,12 +11,12 @@ from typing import TypeAlias, TypeVar
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import ApplianceError, Conflict, NotFound
 from appliance.store.entries import ConversationEntry, Entry, Key, TurnEntry
-from appliance.store.pool import Connection, Pool, acquired
+from appliance.store.pool import Connection, Pool, transacted
 from appliance.store.queries import load_queries
 from appliance.store.records import Conversation, FinishedTurn, StoredTurn, stored_turn
-from appliance.store.retry import DatabaseFailure
 from appliance.store.rows import (
     append_arguments,
     appended_turn,
@@ -108,14 +108,14 @@ async def write_batch(pool: Pool, entries: Sequence[Entry], tally: Tally) -> lis
 
 
 async def _write(pool: Pool, entries: Sequence[Entry]) -> list[Outcome]:
-    async with acquired(pool) as connection:
+    async with transacted(pool) as connection:
         if isinstance(entries[0], TurnEntry):
             return await _append(connection, _all_of(TurnEntry, entries))
         return await _open(connection, _all_of(ConversationEntry, entries))
 
 
 async def _append(connection: Connection, entries: Sequence[TurnEntry]) -> list[Outcome]:
-    # All executions go out together and end with one Sync: one implicit transaction, one round trip.
+    # All executions go out together and end with one Sync: one round trip.
     arguments = [append_arguments(entry.turn, entry.at) for entry in entries]
     rows = await connection.fetchmany(QUERIES["append_turn"], arguments)
     assert len(rows) == len(entries)

@@ -10,7 +10,9 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass
+from datetime import datetime
 
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import StorageUnavailable
 from appliance.store.entries import ConversationEntry, Entry, Key, TurnEntry
 from appliance.store.pool import Pool
@@ -18,7 +20,6 @@ from appliance.store.records import Conversation, FinishedTurn, NewConversation,
 from appliance.store.retry import (
     DELAY_MAX_S,
     DELAY_MIN_S,
-    DatabaseFailure,
     Verdict,
     log,
     reason,
@@ -75,9 +76,10 @@ class TurnWriter:
         self._delay_s = DELAY_MIN_S
         self.tally = Tally()
 
-    async def append(self, turn: FinishedTurn) -> StoredTurn:
-        """Store a turn; see `Ledger.append_turn`, which this is."""
-        stored = await self._write(TurnEntry(turn=turn))
+    async def append(self, turn: FinishedTurn, at: datetime | None = None) -> StoredTurn:
+        """Store a turn that ended `at` (None: when it is written); see `Ledger.append_turn`, which this
+        is."""
+        stored = await self._write(TurnEntry(turn=turn, at=at))
         assert isinstance(stored, StoredTurn)
         return stored
 

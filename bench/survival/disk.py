@@ -19,7 +19,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from appliance.dbops.folder import opened, sync_folder
+from appliance.dbops.folder import opened
+from appliance.durable import sync_folder
 
 _SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32) in the kernel's fs/ext4/ext4.h."""

@@ -149,9 +149,6 @@ def test_chats_go_on_while_the_database_has_no_transaction_ids_and_while_it_is_r
         stop_box(box)
 
 
-@pytest.mark.skipif(
-    not NIGHTLY, reason="failed now and then and is not understood: nightly until it is"
-)
 def test_chats_go_on_while_the_database_is_killed_again_and_again(own_box: Box) -> None:
     box = own_box
     chatters = [Chatter(box, box.create_conversation()) for _ in range(CHATS)]
@@ -171,9 +168,6 @@ def test_chats_go_on_while_the_database_is_killed_again_and_again(own_box: Box) 
     assert_stored_once_and_in_order(box, chatters)
 
 
-@pytest.mark.skipif(
-    not NIGHTLY, reason="failed now and then and is not understood: nightly until it is"
-)
 def test_chats_go_on_while_the_database_hangs(own_box: Box) -> None:
     box = own_box
     chatters = [Chatter(box, box.create_conversation()) for _ in range(CHATS)]

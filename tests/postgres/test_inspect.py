@@ -18,6 +18,7 @@ from appliance.dbops.blockers.blockers import Watch, blockers
 from appliance.dbops.blockers.damage_probe import probe_damage
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.limits import MEMBERS_PER_SEGMENT
 from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
@@ -141,7 +142,7 @@ async def test_everything_is_read_and_no_xid_is_taken(watched: Cluster) -> None:
     assert before.next_xid > 700
     assert before.version == 180_006 or before.major == 18
     assert before.members is not None
-    assert before.members.segments == 1
+    assert before.members.used == MEMBERS_PER_SEGMENT
     assert {item.name for item in before.databases} == {
         "postgres",
         "template0",
@@ -269,6 +270,19 @@ async def test_the_orphans_of_a_crash_are_found_and_dropped_as_printed(
     assert app(await snapshot_of(watched)).temp_namespaces == ()
 
 
+async def test_the_table_of_a_living_session_is_no_orphan_after_the_clock_was_set_back(
+    watched: Cluster, client: Connection
+) -> None:
+    await client.execute("CREATE TEMP TABLE kept (i int)")
+    path = watched.directory / await client.fetchval("SELECT pg_relation_filepath('kept')")
+    earlier = path.stat().st_mtime - 3600
+    os.utime(path, (earlier, earlier))
+    found = blockers(await snapshot_of(watched), Watch(relation_age_min=0))
+    assert BlockerKind.ORPHANED_TEMP_TABLE not in {item.kind for item in found}
+    (living,) = (item for item in found if item.kind == BlockerKind.LIVE_TEMP_TABLE)
+    assert living.pid == client.get_server_pid()
+
+
 async def test_a_locked_table_is_read_past(watched: Cluster, client: Connection) -> None:
     async with client.transaction():
         await client.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
@@ -381,7 +395,6 @@ async def test_a_vacuum_at_work_holds_nothing_back(watched: Cluster, client: Con
         await asyncio.sleep(0.02)
     (vacuum,) = snapshot.vacuums
     assert (vacuum.pid, vacuum.database, vacuum.automatic) == (pid, "app", False)
-    assert vacuum.pages_total > 100
     (session,) = (item for item in snapshot.sessions if item.pid == pid)
     assert session.vacuuming
     assert session.horizon_age is None

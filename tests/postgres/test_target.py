@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
 import pytest
 
 from appliance.dbops.cluster.cluster import Cluster
-from appliance.dbops.target import Target
+from appliance.dbops.cluster.extensions import add_missing
+from appliance.dbops.faults import Fault
+from appliance.dbops.plan.databases import probe_step
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.snapshot.inspect import read_cluster
+from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError
+from tests.socket_relay import relayed
 
 
 async def test_a_session_has_its_name_its_limits_and_no_transaction_id(
@@ -36,3 +48,35 @@ async def test_a_session_that_is_refused_says_why(cluster: Cluster) -> None:
         await Target(directory=cluster.directory).connect("nowhere")
     with pytest.raises(DatabaseError, match=r"refuses the session.*nobody_at_all"):
         await Target(url=cluster.url().replace("postgres@", "nobody_at_all@")).connect()
+
+
+@pytest.fixture
+async def ending(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Path]:
+    """The folder of a server whose postmaster is killed whenever somebody has logged in."""
+    async with relayed(cluster.url(), tmp_path, says_farewell=True):
+        yield tmp_path
+
+
+async def test_a_server_that_ends_between_two_statements_is_a_lost_connection_to_everybody(
+    ending: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Target(directory=ending)
+    connection = await target.connect()
+    # Not an error of PostgreSQL's, and none of the interface's either.
+    with pytest.raises(asyncpg.InternalClientError, match="another operation"):
+        await connection.execute("SELECT 1")
+    connection.terminate()
+    with caplog.at_level(logging.WARNING):
+        await add_missing(ending)
+    assert "extensions_missing" in caplog.text
+    with pytest.raises(DatabaseError):
+        await read_cluster(target.connect)
+
+    async def clear_way(_: Connection) -> None:
+        """No standby is there."""
+
+    taker = StepTaker(MaintenanceSessions(target, 100), lambda key, pid: None, clear_way)
+    step = probe_step()
+    ended = await taker.take(step, None, None)  # type: ignore[arg-type]  # it looks at no snapshot
+    assert (ended.state, ended.fault) == (State.FAILED, Fault.CONNECTION)
+    await taker.close()

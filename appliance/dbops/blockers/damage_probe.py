@@ -6,14 +6,16 @@ with the extension amcheck it looks into rows and b-trees, without it, only whet
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import asyncpg
 
-from appliance.dbops.blockers.damage import Damage
+from appliance.database_failure import DatabaseFailure
+from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
+from appliance.dbops.faults import Fault, damaged_file, fault_of
 from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot.snapshot import AgeMin, Database, Missing, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
@@ -25,7 +27,6 @@ LOG_BYTES_MAX = 4 << 20
 """Of the newest log: days of a healthy server, minutes of one in the warning window."""
 
 _DAMAGED_CLASS = "XX"  # internal error: XX001 data corrupted, XX002 index corrupted
-_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError)
 
 
 async def probe_damage(
@@ -55,7 +56,7 @@ class _Probe:
         """The damage that the newest log tells of."""
         try:
             connection = await self._connect(None)
-        except (ApplianceError, *_FAILURES) as error:
+        except (ApplianceError, *DatabaseFailure) as error:
             self._miss("the server's log", None, error)
             return ()
         try:
@@ -66,7 +67,7 @@ class _Probe:
             start = max(0, row["bytes"] - LOG_BYTES_MAX)
             tail = await connection.fetchval(QUERIES["log_tail"], row["name"], start, LOG_BYTES_MAX)
             return damage_in_log(tail.decode("utf-8", "replace"))
-        except _FAILURES as error:
+        except DatabaseFailure as error:
             self._miss("the server's log", None, error)
             return ()
         finally:
@@ -86,7 +87,7 @@ class _Probe:
             return
         try:
             connection = await self._connect(database.name)
-        except (ApplianceError, *_FAILURES) as error:
+        except (ApplianceError, *DatabaseFailure) as error:
             self._miss("damage", database.name, error)
             return
         try:
@@ -98,7 +99,7 @@ class _Probe:
                     self._miss(f"damage in {len(old) - number} relations", database.name, "no time")
                     return
                 await self._check(connection, database, relation, amcheck=amcheck)
-        except _FAILURES as error:
+        except DatabaseFailure as error:
             self._miss("damage", database.name, error)
         finally:
             await connection.close(timeout=2)
@@ -121,6 +122,7 @@ class _Probe:
         if row is not None:
             self._add(
                 Damage(
+                    kind=DamageKind.PAGE if row["index"] is None else DamageKind.INDEX,
                     database=database.name,
                     relation_oid=row["oid"],
                     schema=row["schema"],
@@ -140,7 +142,12 @@ class _Probe:
             if amcheck:
                 row = await connection.fetchrow(QUERIES["check_heap"], relation.oid)
                 if row is not None:
-                    self._add(_damage(database, relation, None, row["blkno"], row["msg"]))
+                    self._add(
+                        replace(
+                            _damage(database, relation, DamageKind.ROW, row["msg"]),
+                            block=row["blkno"],
+                        )
+                    )
             else:
                 await connection.fetchval(f"SELECT count(*) FROM {name}")
         except asyncpg.PostgresError as error:
@@ -161,8 +168,11 @@ class _Probe:
         error: asyncpg.PostgresError,
     ) -> None:
         """Damage has a class of errors of its own; anything else only kept us from looking."""
-        if (error.sqlstate or "").startswith(_DAMAGED_CLASS):
-            self._add(_damage(database, relation, index, None, str(error)))
+        is_missing = fault_of(error) is Fault.MISSING_FILE and damaged_file(error) is not None
+        if is_missing or (error.sqlstate or "").startswith(_DAMAGED_CLASS):
+            kind = DamageKind.FILE if is_missing else DamageKind.PAGE
+            found = _damage(database, relation, DamageKind.INDEX if index else kind, str(error))
+            self._add(replace(found, index=index))
         else:
             name = identifier(relation.schema, index or relation.name)
             self._miss(f"damage in {name}", database.name, error)
@@ -178,15 +188,14 @@ class _Probe:
         self.missing.append(Missing(part=part, database=database, reason=text))
 
 
-def _damage(
-    database: Database, relation: Relation, index: str | None, block: int | None, message: str
-) -> Damage:
+def _damage(database: Database, relation: Relation, kind: DamageKind, message: str) -> Damage:
     return Damage(
+        kind=kind,
         database=database.name,
         relation_oid=relation.oid,
         schema=relation.schema,
         relation=relation.name,
-        index=index,
-        block=block,
+        index=None,
+        block=None,
         message=message,
     )

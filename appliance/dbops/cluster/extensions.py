@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import asyncpg
-
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.target import Target
 from appliance.errors import ApplianceError
 
@@ -42,7 +41,7 @@ async def add_missing(directory: Path) -> None:
             await connection.close()
         for database in databases:
             await _add(target, database)
-    except (ApplianceError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except (ApplianceError, *DatabaseFailure) as error:
         log.warning("extensions_missing", extra={"reason": type(error).__name__})
 
 

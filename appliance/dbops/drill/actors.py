@@ -13,6 +13,7 @@ from typing import Protocol
 
 import asyncpg
 
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.target import Connection
 from appliance.errors import DatabaseError
 
@@ -72,9 +73,7 @@ class HeldSession:
         self._connection.terminate()
         if self._query is not None:
             self._query.cancel()
-            with contextlib.suppress(
-                asyncio.CancelledError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError
-            ):
+            with contextlib.suppress(asyncio.CancelledError, *DatabaseFailure):
                 await self._query
 
 

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import asyncpg
-
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.blockers.blockers import blockers
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
@@ -166,7 +165,7 @@ class _Watch:
         """Try once. The server may be away: a repair in single-user mode stops it."""
         try:
             back = (await probe(drill.cluster.url)).back
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except DatabaseFailure:
             back = False
         if not back:
             # A database that won a handful of IDs takes writes for a moment, and is stopped again.

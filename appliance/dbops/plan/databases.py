@@ -8,7 +8,9 @@ from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
 from appliance.dbops.snapshot.snapshot import Database, Snapshot
 
-AUTOVACUUM_SETTINGS = MappingProxyType({"autovacuum": "on", "autovacuum_naptime": "1s"})
+AUTOVACUUM_SETTINGS = MappingProxyType(
+    {"autovacuum": "on", "track_counts": "on", "autovacuum_naptime": "1s"}
+)
 """While autovacuum is let in; what was set before comes back. A new nap wakes the launcher at once."""
 
 SMALL_CATALOG = "pg_catalog.pg_am"
@@ -84,14 +86,29 @@ def autovacuum_step(
     )
 
 
+TAKE_XID = "SELECT pg_current_xact_id()"
+
+TAKE_MULTIXACT = (
+    "BEGIN",
+    "CREATE TEMPORARY TABLE appliance_probe (n int) ON COMMIT DROP",
+    "INSERT INTO appliance_probe VALUES (1)",
+    "SAVEPOINT inserted",
+    "SELECT n FROM appliance_probe FOR KEY SHARE",
+    "SAVEPOINT locked",
+    "SELECT n FROM appliance_probe FOR UPDATE",
+    "ROLLBACK",
+)
+"""A row locked by a transaction and, more strongly, by a part of it has two lockers: a multixact."""
+
+
 def probe_step() -> Step:
-    """Whether writes are back."""
+    """Whether writes are back, and with them the row locks of foreign keys."""
     return Step(
         key="probe",
         kind=StepKind.PROBE,
         stage=1,
         database=None,
-        object="a transaction ID",
-        reason="one is taken, to see that the server gives them out again",
-        statements=("SELECT pg_current_xact_id()",),
+        object="a transaction ID and a multixact",
+        reason="one of each is taken, to see that the server gives them out again",
+        statements=(TAKE_XID, *TAKE_MULTIXACT),
     )

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import asyncpg
 
-from appliance.dbops.target import Connection, Target
+from appliance.database_failure import DatabaseFailure
+from appliance.dbops.target import EVENT_TRIGGERS_SINCE, Connection, Target, is_superuser
 
 END_WITH_CLIENT = "1s"
 """A server process notices within it that its client was killed, and ends what it was doing."""
@@ -51,6 +52,10 @@ class MaintenanceSessions:
             await connection.execute("SET idle_session_timeout = 0")
             if connection.get_server_version().major >= 17:
                 await connection.execute("SET transaction_timeout = 0")
+            if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE and is_superuser(
+                connection
+            ):
+                await connection.execute("SET event_triggers = off")
             with contextlib.suppress(
                 asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError
             ):
@@ -82,5 +87,5 @@ class MaintenanceSessions:
 
 
 async def _close(connection: Connection) -> None:
-    with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    with contextlib.suppress(*DatabaseFailure):
         await connection.close(timeout=2)

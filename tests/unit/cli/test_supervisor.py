@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -64,7 +66,15 @@ async def test_a_child_that_dies_again_and_again_is_started_ever_more_slowly() -
     assert 2 <= len(starts) <= 5
 
 
-async def test_a_child_that_has_run_and_cannot_start_is_tried_again() -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        DatabaseError("killed while it started"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        subprocess.TimeoutExpired("sh", 30),
+    ],
+)
+async def test_a_child_that_has_run_and_cannot_start_is_tried_again(failure: Exception) -> None:
     starts: list[Process] = []
     once = child("database", SLEEP, starts)
     tries = 0
@@ -73,7 +83,7 @@ async def test_a_child_that_has_run_and_cannot_start_is_tried_again() -> None:
         nonlocal tries
         tries += 1
         if tries == 2:
-            raise DatabaseError("killed while it started")
+            raise failure
         return await once.start()
 
     others: list[Process] = []
@@ -86,7 +96,8 @@ async def test_a_child_that_has_run_and_cannot_start_is_tried_again() -> None:
     starts[0].kill()
     await until(lambda: len(starts) == 2)
     assert len(others) == 1
-    assert "the database did not start: killed while it started" in notices
+    told = failure.message if isinstance(failure, DatabaseError) else repr(failure)
+    assert f"the database did not start: {told}" in notices
     supervisor.stop()
     await running
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from appliance.dbops.blockers.blocker import Blocker, BlockerKind
 from appliance.dbops.blockers.blockers import Watch, blockers
-from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.horizon import horizon_of, horizons
 from appliance.dbops.limits import ID_SPACE, STOP_AGE, WARN_AGE, Stage
 from appliance.dbops.snapshot.rates import Rate
@@ -46,7 +46,6 @@ def lock(**changed: object) -> Lock:
         "granted": True,
         "pid": 4711,
         "gid": None,
-        "waiting_s": None,
     }
     return Lock(**{**values, **changed})  # type: ignore[arg-type]
 
@@ -56,13 +55,8 @@ def vacuum(**changed: object) -> Vacuum:
         "pid": 500,
         "database": "app",
         "relation_oid": 16_400,
-        "phase": "scanning heap",
-        "pages_total": 10,
-        "pages_scanned": 1,
-        "index_rounds": 0,
         "automatic": True,
         "to_prevent_wraparound": True,
-        "running_s": 5.0,
     }
     return Vacuum(**{**values, **changed})  # type: ignore[arg-type]
 
@@ -103,6 +97,7 @@ class Case:
 
 
 PAGE = Damage(
+    kind=DamageKind.PAGE,
     database="app",
     relation_oid=16_400,
     schema="public",
@@ -112,6 +107,7 @@ PAGE = Damage(
     message="invalid page in block 5 of relation base/16384/16400",
 )
 INDEX = Damage(
+    kind=DamageKind.INDEX,
     database="app",
     relation_oid=16_400,
     schema="public",
@@ -284,6 +280,15 @@ CASES = (
         ),
     ),
     Case(
+        kind=KIND.MISSING_FILE,
+        cluster=with_old_table(),
+        damages=(replace(PAGE, kind=DamageKind.FILE, block=None),),
+        id='app: "public"."turns"',
+        age=OLD,
+        scope=ONE,
+        actions=('DROP TABLE "public"."turns";',),
+    ),
+    Case(
         kind=KIND.DAMAGED_INDEX,
         cluster=with_old_table(),
         damages=(INDEX,),
@@ -353,7 +358,7 @@ CASES = (
     ),
     Case(
         kind=KIND.MEMBER_SPACE,
-        cluster=snapshot(members=MemberSpace(segments=70_000, used=3_664_640_000, next_offset=0)),
+        cluster=snapshot(members=MemberSpace(used=3_664_640_000, next_offset=0)),
         id=f"3,664,640,000 of {ID_SPACE:,} members",
         age=1000,
         scope=EVERYTHING,

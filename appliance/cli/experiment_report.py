@@ -1,0 +1,154 @@
+"""`appliance experiment report | stop | ship`: what an experiment has shown, and what is done of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+
+from appliance.cli.admin_client import ask
+from appliance.cli.experiment_look import Look, look
+from appliance.cli.experiment_options import (
+    add_common,
+    add_metrics,
+    add_name,
+    add_who_and_why,
+    address,
+    who_and_why,
+)
+from appliance.cli.plain_text import as_json, counted, visible
+from appliance.errors import ApplianceError, InvalidRequest
+
+if TYPE_CHECKING:
+    from appliance.experiment.report.subject import Subject
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+SHIP_TIMEOUT_S = 300.0
+
+
+def add_report(kinds: Subparsers) -> None:
+    """The options of `report`."""
+    parser = kinds.add_parser("report", help="did it help, how sure is that, what does it cost")
+    add_name(parser)
+    parser.add_argument(
+        "--page", type=Path, default=None, metavar="FILE", help="write it as one HTML page"
+    )
+    add_metrics(parser)
+    add_common(parser)
+
+
+def add_stop(kinds: Subparsers) -> None:
+    """The options of `stop`."""
+    parser = kinds.add_parser("stop", help="let nobody in any more; open chats keep their version")
+    add_name(parser)
+    add_who_and_why(parser)
+    add_metrics(parser)
+    add_common(parser)
+
+
+def add_ship(kinds: Subparsers) -> None:
+    """The options of `ship`."""
+    parser = kinds.add_parser("ship", help="move label production to an arm's version")
+    add_name(parser)
+    parser.add_argument("arm", metavar="ARM")
+    parser.add_argument(
+        "--confirm", metavar="LABEL", help="`production` again, where the label is protected"
+    )
+    add_who_and_why(parser)
+    add_metrics(parser)
+    add_common(parser)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Print the report, or write it; returns the exit code."""
+    from appliance.experiment.report.document import report_text
+    from appliance.experiment.report.page import report_page
+
+    found = look(options)
+    if found.analysis is None:
+        raise InvalidRequest(found.lacks or "")
+    subject = _priced(options, found)
+    if options.page is not None:
+        options.page.write_text(report_page(subject, found.analysis), encoding="utf-8")
+    if options.json:
+        print(as_json(_document(replace(found, subject=subject))))
+    else:
+        print(visible(report_text(subject, found.analysis)), end="")
+    return 0
+
+
+def run_stop(options: argparse.Namespace) -> int:
+    """Stop it, with its report where there is anything to report; returns the exit code."""
+    body = {"report": _document(look(options)), **who_and_why(options)}
+    answer = ask(options, "POST", address(options, "/stop"), body)
+    name = options.name
+    print(as_json(answer) if options.json else f"{name}: stopped; open chats keep their version")
+    return 0
+
+
+def run_ship(options: argparse.Namespace) -> int:
+    """Ship an arm; returns the exit code."""
+    if options.confirm not in (None, "production"):
+        raise InvalidRequest(
+            f"--confirm names {options.confirm!r}, the label is 'production': nothing is done"
+        )
+    body = {
+        "arm": options.arm,
+        "report": _document(look(options)),
+        "confirmed": options.confirm is not None,
+        **who_and_why(options),
+    }
+    answer = ask(options, "POST", address(options, "/ship"), body, timeout_s=SHIP_TIMEOUT_S)
+    print(as_json(answer) if options.json else visible(_shipped(options, answer)))
+    return 0
+
+
+def _document(found: Look) -> dict[str, Any]:
+    """The report as it is printed and stored; of an experiment with nothing to report, why."""
+    from appliance.experiment.report.document import report_document
+
+    if found.analysis is None:
+        return {"nothing": found.lacks}
+    return report_document(found.subject, found.analysis)
+
+
+def _priced(options: argparse.Namespace, found: Look) -> Subject:
+    """The subject, with what shipping would cost where an appliance runs that can say so."""
+    told = []
+    for arm in found.experiment.arms[1:]:
+        try:
+            answer = ask(
+                options,
+                "GET",
+                address(options, f"/cost?arm={quote(arm.name, safe='')}"),
+                timeout_s=SHIP_TIMEOUT_S,
+            )
+        except ApplianceError as error:
+            told.append((arm.name, f"What shipping costs the cache is not known: {error.message}."))
+            continue
+        told.append((arm.name, _cost(answer["cost"]) or "Its prompts are production's already."))
+    return replace(found.subject, shipping=tuple(told))
+
+
+def _shipped(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
+    version = answer["version"][:12]
+    if answer["move"] is None:
+        return f"production is at {version} already; {options.name} is closed with its report"
+    lines = [f"production -> {version}: {options.name}, arm {options.arm}"]
+    cost = _cost(answer["cost"])
+    return "\n".join([*lines, *([] if cost is None else [cost])])
+
+
+def _cost(cost: Mapping[str, Any] | None) -> str | None:
+    """What making a version everybody's costs the cache; None where prompts stay as they are."""
+    if cost is None or cost["change"] is None:
+        return None
+    return (
+        "Shipped, new chats compute the new front once; "
+        f"{counted(cost['live'], 'live chat')} keep their version, and would compute "
+        f"{cost['tokens_to_recompute']:,} tokens again if they were moved."
+    )

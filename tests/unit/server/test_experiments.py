@@ -1,0 +1,195 @@
+"""An experiment over real HTTP, a real PostgreSQL and the admin socket, as a product team runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.chat.publishing import fill_empty
+from appliance.cli.main import main
+from appliance.config import dump_config
+from appliance.server.admin import serving_admin
+from appliance.server.auth import Keys
+from appliance.server.main import PROMPTS_DIR
+from appliance.store.pool import connect
+from tests.unit.server.door import Door
+from tests.unit.server.test_conversations import create, get, send
+
+EXPERIMENT = """
+name: ships
+hypothesis: Ships are better company than birds.
+character: ada
+primary: [messages_sent]
+warm_up_minutes: 0
+arms:
+  - {name: birds, version: production}
+  - {name: ships, version: SHIPS}
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Team:
+    """A product team at the command line."""
+
+    config: Path
+    folder: Path
+    door: Door
+    capsys: pytest.CaptureFixture[str]
+
+    async def run(self, *words: str, code: int = 0) -> str:
+        """`appliance …`; what it printed, to stderr when it failed."""
+        assert await asyncio.to_thread(main, [*words, "--config", str(self.config)]) == code
+        out, err = self.capsys.readouterr()
+        return err or out
+
+    async def ask(self, *words: str) -> Any:
+        return json.loads(await self.run(*words, "--json"))
+
+    async def publish(self, counted: str) -> str:
+        path = self.folder / "ada.yaml"
+        path.write_text(f"id: ada\nname: Ada\nsystem: You are Ada, who counts {counted}.\n")
+        return str((await self.ask("prompt", "publish", str(path), "-m", counted))["version"])
+
+    def write(self, text: str) -> str:
+        path = self.folder / "experiment.yaml"
+        path.write_text(text)
+        return str(path)
+
+
+@pytest.fixture
+async def team(
+    stored_door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[Team]:
+    services = stored_door.services
+    path = tmp_path / "box.toml"
+    path.write_text(dump_config(services.config))
+    await fill_empty(services.catalog.registry, PROMPTS_DIR)
+    await services.catalog.reload()
+    async with serving_admin(services, Keys.from_config(services.config.server)):
+        yield Team(config=path, folder=tmp_path, door=stored_door, capsys=capsys)
+
+
+async def started(team: Team) -> tuple[str, str]:
+    """The versions of two arms of an experiment that runs."""
+    birds = await team.publish("birds")
+    await team.run("prompt", "label", "ada", "production", birds, "-m", "go")
+    ships = await team.publish("ships")
+    text = EXPERIMENT.replace("SHIPS", ships[:12])
+    await team.run("experiment", "create", team.write(text), "-m", "let us see")
+    await team.run("experiment", "start", "ships", "-m", "go")
+    return birds, ships
+
+
+async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) -> None:
+    door = team.door
+    door.say("one", " two")
+    birds, ships = await started(team)
+    opened: dict[str, str] = {}
+    for number in range(12):
+        user = f"user {number}"
+        opened[user] = await create(door, character="ada", user=user)
+        for _ in range(1 + number % 3):
+            await send(door, opened[user], "Hello")
+    pinned = {
+        user: (await get(door, f"/api/conversations/{id}"))["prompt_version"]
+        for user, id in opened.items()
+    }
+    assert set(pinned.values()) == {birds, ships}
+    report = await team.ask("experiment", "report", "ships")
+    by_arm = [list(pinned.values()).count(version) for version in (birds, ships)]
+    assert report["analysis"]["counts"] == by_arm
+    figures = {
+        finding["metric"]["name"]: (finding["control"], finding["value"])
+        for finding in report["analysis"]["results"][0]["findings"]
+    }
+    for place, version in enumerate((birds, ships)):
+        mine = [number for number, own in enumerate(pinned.values()) if own == version]
+        sent = sum(1 + number % 3 for number in mine)
+        assert figures["messages_sent"][place] == pytest.approx(sent / len(mine))
+        assert figures["conversations"][place] == 1
+        assert figures["regenerations"][place] == 0
+    text = await team.run("experiment", "report", "ships")
+    assert "Did it help? Too early to say." in text
+    assert "keep their version" in text, "what shipping would cost"
+    status = await team.run("experiment", "status", "ships")
+    assert "let us see" in status
+
+    later = await create(door, character="ada")  # The tenant itself is the user.
+    await send(door, later, "Hello")
+    shipped = await team.run("experiment", "ship", "ships", "ships", "-m", "they were right")
+    assert f"production -> {ships[:12]}" in shipped
+    history = await team.run("prompt", "history", "ada")
+    assert "experiment ships, arm ships: they were right" in history
+    new = await create(door, character="ada", user="somebody new")
+    turn = (await send(door, new, "Hello")).chunks[0]
+    assert turn["prompt_version"] == ships
+    for user, conversation in opened.items():
+        turn = (await send(door, conversation, "And now?")).chunks[0]
+        assert turn["prompt_version"] == pinned[user], "who has begun keeps the version"
+    kept = await team.ask("experiment", "status", "ships")
+    assert kept["experiment"]["state"] == "shipped"
+    assert kept["events"][-1]["has_report"]
+
+
+CROWD = """
+WITH people AS (
+    INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id,
+                                         experiment, arm, created_at, updated_at, exposed_at)
+    SELECT 'local', gen_random_uuid(), '', 'ada', 'one of many ' || i, 'ships',
+           CASE i % 2 WHEN 0 THEN 'birds' ELSE 'ships' END, now(), now(), now()
+    FROM generate_series(1, 400) AS i
+    RETURNING tenant, conversation_id, arm
+)
+INSERT INTO appliance.messages (tenant, conversation_id, message_id, turn_key, depth, role, text,
+                                created_at, prompt_version, finish_reason, prompt_tokens,
+                                prefix_hit_tokens, token_ids, ttft_ms, reply_ms)
+SELECT tenant, conversation_id, gen_random_uuid(), gen_random_uuid(), 0, 'assistant', 'x', now(),
+       CASE arm WHEN 'birds' THEN $1 ELSE $2 END, 'stop', 1000,
+       ((CASE arm WHEN 'birds' THEN 900 ELSE 500 END) + 50 * random())::integer, '', 100 + n, 200 + n
+FROM people CROSS JOIN generate_series(1, 6) AS n
+"""
+
+
+async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: Team) -> None:
+    birds, ships = await started(team)
+    pages = team.folder / "pages"
+    assert "nobody" in await team.run("experiment", "check", "--pages", str(pages))
+    assert "nobody has had a prompt" in (pages / "index.html").read_text()
+    config = team.door.services.config.database
+    assert config.url is not None
+    pool = await connect(config.url, config)
+    await pool.execute(CROWD, birds, ships)
+    await pool.close()
+
+    checked = await team.ask("experiment", "check", "--pages", str(pages))
+    (paused,) = checked["paused"]
+    assert (paused["experiment"], paused["arm"]) == ("ships", "ships")
+    assert "Prompt tokens found in the cache" in paused["why"]
+    assert checked["experiments"][0]["verdicts"] == {"ships": "harms"}
+    page = (pages / "ships.html").read_text()
+    assert "No, it harms" in page
+    assert "Arm ships was paused at" in page
+    assert 'href="ships.html"' in (pages / "index.html").read_text()
+    # Paused once; the control, and open chats, go on.
+    assert (await team.ask("experiment", "check"))["paused"] == []
+    status = await team.ask("experiment", "status", "ships")
+    assert [arm["paused_at"] is None for arm in status["experiment"]["arms"]] == [True, False]
+    assert status["events"][-1]["author"] == "guardrail"
+
+    report = await team.ask(
+        "experiment", "report", "ships", "--page", str(team.folder / "one.html")
+    )
+    (result,) = report["analysis"]["results"]
+    hits = next(one for one in result["findings"] if one["metric"]["name"] == "hit_ratio")
+    assert hits["relative"]["high"] < -0.05
+    assert hits["guard"] == "breached"
+    assert "What does it cost?" in (team.folder / "one.html").read_text()
+    await team.run("experiment", "stop", "ships", "-m", "it empties the cache")
+    assert "no experiment runs" in await team.run("experiment", "check", "--pages", str(pages))
+    assert "There are none yet" in (pages / "index.html").read_text()
