@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.browser import chromium
 from tests.postgres_fixtures import cluster, database_url
 from tests.unit.server.door import Door, open_door
 
-__all__ = ["chromium", "cluster", "database_url", "door", "stored_door"]
+__all__ = ["cluster", "database_url", "door", "stored_door"]
 
 
 @pytest.fixture
