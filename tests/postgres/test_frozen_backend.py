@@ -88,22 +88,6 @@ async def test_what_was_deleted_stays_so_when_the_write_of_it_that_was_given_up_
         assert (await ledger.get(*chat.key)).head_id == first.assistant.message_id
 
 
-async def test_a_head_is_not_moved_by_a_request_that_was_refused_when_the_server_goes_on(
-    database_url: str, tmp_path: Path, operator: Connection, ledger: Ledger
-) -> None:
-    async with keeping(database_url, tmp_path / "journal", replays=False, **QUICK) as kept:
-        chat = await Chat.begin(kept.ledger)
-        first = await chat.say()
-        await chat.say()
-        async with standing_still(operator):
-            moving = kept.ledger.set_head(*chat.key, first.assistant.message_id)
-            task = asyncio.create_task(moving)
-            await asyncio.sleep(0.3)
-            task.cancel()  # as when its user goes away
-            await asyncio.gather(task, return_exceptions=True)
-        assert (await ledger.get(*chat.key)).head_id == chat.parent_id
-
-
 async def test_a_commit_on_its_way_keeps_its_rows_until_it_is_done_or_not(
     database_url: str,
     tmp_path: Path,
