@@ -107,6 +107,8 @@ def snapshot(
         in_recovery=False,
         superuser=True,
         block_size=8192,
+        has_lz4=False,
+        server_started_s=0.0,
         next_xid=3_000_000_000,
         next_mxid=1000,
         wal_position=0,

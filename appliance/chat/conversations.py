@@ -17,7 +17,8 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
-from appliance.errors import InvalidRequest, NotFound
+from appliance.chat.trials import Trials
+from appliance.errors import InvalidRequest, NotFound, StorageUnavailable, TemplateError
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.groups import MEMBERS_MAX
 from appliance.prompt.templates.frozen_macros import Beginning
@@ -30,6 +31,7 @@ from appliance.store.records import (
     NewConversation,
     NewGreeting,
     Scene,
+    Trial,
 )
 from appliance.tokens import count
 
@@ -47,12 +49,14 @@ class Conversations:
         ledger: Ledger,
         running: RunningTurns,
         catalog: Catalog,
+        trials: Trials | None = None,
         new_id: Callable[[], UUID] = uuid4,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._ledger = ledger
         self._running = running
         self._catalog = catalog
+        self._trials = trials or Trials()
         self._new_id = new_id
         self._clock = clock
 
@@ -64,16 +68,21 @@ class Conversations:
         character: str | None = None,
         scene: Scene | None = None,
         members: Sequence[str] = (),
+        user: str | None = None,
     ) -> Conversation:
         """A new conversation, with its greetings as siblings if there are any, the first shown.
 
-        With `members` it is a group of these characters, `character` (the first without one) among them.
-        Raises NotFound for an unknown character, InvalidRequest for a title that is too long and members
-        that make no group, InvalidCard for a greeting that its macros make too large; then there is no
-        conversation.
+        `user` is who talks, as the tenant's application tells users apart: where an experiment runs, the
+        conversation is pinned to the version of the user's arm. With `members` it is a group of these
+        characters, `character` (the first without one) among them. Raises NotFound for an unknown
+        character, InvalidRequest for a title that is too long and members that make no group,
+        InvalidCard for a greeting that its macros make too large; then there is no conversation.
         """
         chosen = self._catalog.current.get(character or next(iter(members), None))
         scene = scene or Scene()
+        trial = None
+        if not members:
+            chosen, trial = await self._tried(chosen, tenant, user)
         if members:
             found = self._members(members, (), own=chosen.character.id)
             scene = msgspec.structs.replace(scene, members=found)
@@ -84,13 +93,27 @@ class Conversations:
             title=title,
             character=chosen.character.id,
             scene=scene,
+            user=user,
+            trial=trial,
         )
         greetings = await self._greetings(opened, chosen)
-        if not greetings:
-            return await self._ledger.open(opened)
-        return await self._ledger.open(
-            replace(opened, greetings=greetings, prompt_version=chosen.version)
-        )
+        if greetings or trial is not None:
+            opened = replace(opened, greetings=greetings, prompt_version=chosen.version)
+        return await self._ledger.open(opened)
+
+    async def _tried(
+        self, chosen: CharacterVersion, tenant: str, user: str | None
+    ) -> tuple[CharacterVersion, Trial | None]:
+        """The version that a new conversation gets: that of the user's arm where an experiment runs."""
+        assigned = self._trials.of(chosen.character.id, tenant, user)
+        if assigned is None:
+            return chosen, None
+        try:
+            found = await self._catalog.of(chosen.character.id, assigned.version)
+        except (NotFound, TemplateError, StorageUnavailable):
+            # Chats are opened while the database is away; who gets no arm is in no report.
+            return chosen, None
+        return found, assigned.trial
 
     async def _greetings(
         self, opened: NewConversation, chosen: CharacterVersion

@@ -64,6 +64,7 @@ class Generation:
     """A request and its reply so far. `run` once; afterwards `finish_reason` says how it ended.
 
     `failure` is set when the reason is `failed`. `admitted` is None until the engine took the request.
+    `begun_at` is when the request came, by `clock`; without it, now.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Generation:
         params: GenerationParams,
         new_tokens_max: int,
         onward: Onward | None = None,
+        begun_at: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine = engine
@@ -101,6 +103,8 @@ class Generation:
         )
         self._deadline_at = params.deadline_at
         self._clock = clock
+        self._begun_at = clock() if begun_at is None else begun_at
+        self._first_text_at: float | None = None
         self._generated = bytearray()
         self._delivered: list[str] = []
         self._is_stopping = False
@@ -193,7 +197,12 @@ class Generation:
                 prefix_hit_tokens=0 if self.admitted is None else self.admitted.prefix_hit_tokens,
                 new_tokens=count(generated),
             ),
+            ttft_ms=None if self._first_text_at is None else self._ms_to(self._first_text_at),
+            reply_ms=self._ms_to(self._clock()),
         )
+
+    def _ms_to(self, at: float) -> int:
+        return max(0, round((at - self._begun_at) * 1000))
 
     def _receive(self, event: Admitted | Tokens | Finished) -> Admitted | Delta | None:
         if isinstance(event, Admitted):
@@ -229,6 +238,8 @@ class Generation:
     def _deliver(self, text: str, logprobs: tuple[TokenLogprobs, ...]) -> Delta | None:
         if not text and not logprobs:
             return None
+        if text and self._first_text_at is None:
+            self._first_text_at = self._clock()
         self._delivered.append(text)
         return Delta(text=text, logprobs=logprobs)
 

@@ -123,6 +123,7 @@ class Planner:
             prompt_version=_version(conversation),
             scene=conversation.scene,
             speaker=speaker,
+            trial=conversation.trial,
         )
 
     async def regenerate(
@@ -163,6 +164,7 @@ class Planner:
             prompt_version=_version(conversation),
             scene=conversation.scene,
             speaker=speaker,
+            trial=conversation.trial,
         )
 
     async def _standing(self, conversation: Conversation, parent: UUID | Place | None) -> _Standing:

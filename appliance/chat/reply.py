@@ -23,6 +23,7 @@ class Reply:
 
     `token_ids` are ids of exactly `text`, None where the vocabulary cannot write it. `node` is where
     the engine has prompt, reply and closing tokens, None when it has other tokens than these.
+    `ttft_ms` and `reply_ms`: from the request to the first text, None without any, and to the end.
     """
 
     text: str
@@ -30,6 +31,8 @@ class Reply:
     finish_reason: FinishReason
     usage: Usage
     node: Node | None
+    ttft_ms: int | None
+    reply_ms: int
 
 
 def ids_of(tokenizer: Tokenizer, text: str, generated: TokenIds) -> TokenIds | None:

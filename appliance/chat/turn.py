@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.running import Key, RunningTurns
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
+from appliance.chat.trials import Trials
 from appliance.chat.turn_plan import Plan, RepeatedTurn
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.messages import Prompt
@@ -66,9 +68,11 @@ class Turns:
         model: ModelText,
         catalog: Catalog,
         limits: ChatLimits,
+        trials: Trials | None = None,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
         self._ledger = ledger
+        self._trials = trials or Trials()
         self._engine = engine
         self._model = model
         self._limits = limits
@@ -178,6 +182,7 @@ class Turns:
         whether this generator still waits for it or its client left. Without such a task (refused,
         replayed, failed before the engine took it) it is given back here.
         """
+        begun_at = time.perf_counter()
         running = await self._running.claim(key)
         storing: _Storing | None = None
         try:
@@ -187,7 +192,7 @@ class Turns:
                     yield old
                 return
             self._ledger.require_room(len(self._running))
-            generation = self._generation(plan, params)
+            generation = self._generation(plan, params, begun_at)
             running.attach(generation)
             started = False
             try:
@@ -222,7 +227,7 @@ class Turns:
             if storing is None:
                 self._running.release(key)
 
-    def _generation(self, plan: Plan, params: GenerationParams) -> Generation:
+    def _generation(self, plan: Plan, params: GenerationParams, begun_at: float) -> Generation:
         context = context_tokens(self._engine)
         return Generation(
             self._engine,
@@ -235,6 +240,7 @@ class Turns:
             new_tokens_max=room_for_reply(
                 context, plan.prompt.tokens, params.new_tokens_max, self._limits
             ),
+            begun_at=begun_at,
         )
 
     def _store(self, key: Key, plan: Plan, reply: Reply) -> _Storing:
@@ -251,6 +257,8 @@ class Turns:
             finish_reason=reply.finish_reason,
             prompt_tokens=reply.usage.prompt_tokens,
             prefix_hit_tokens=reply.usage.prefix_hit_tokens,
+            ttft_ms=reply.ttft_ms,
+            reply_ms=reply.reply_ms,
         )
         turn = FinishedTurn(
             turn_key=plan.turn_key,
@@ -264,6 +272,9 @@ class Turns:
             prompt_version=plan.prompt_version,
             scene_digest=plan.scene.digest,
             speaker=plan.speaker,
+            exposes=self._trials.exposes(
+                plan.trial, version=plan.prompt_version, is_cut=plan.messages_dropped > 0
+            ),
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)

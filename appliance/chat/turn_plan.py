@@ -10,7 +10,7 @@ from appliance.chat.lore import Recall
 from appliance.prompt.fit import Fitted
 from appliance.prompt.lore.books import Lore
 from appliance.prompt.messages import Prompt
-from appliance.store.records import NewMessage, Scene, StoredTurn
+from appliance.store.records import NewMessage, Scene, StoredTurn, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Plan:
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
     prompt. `recall` is what the `lore` of the path has come to before the reply.
     `prompt_version` is the version of the character that the prompt was made with, `scene` what the
-    user has set, `speaker` the member of a group who answers.
+    user has set, `speaker` the member of a group who answers; `trial` is the conversation's.
     """
 
     tenant: str
@@ -41,6 +41,7 @@ class Plan:
     prompt_version: str
     scene: Scene
     speaker: str | None = None
+    trial: Trial | None = None
 
     @property
     def prompt(self) -> Prompt:

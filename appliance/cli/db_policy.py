@@ -73,12 +73,13 @@ def policy_of(options: argparse.Namespace) -> Policy:
 
 def place_of(options: argparse.Namespace, snapshot: Snapshot) -> Surroundings:
     """Where a run keeps its state, and what of the server's disk can be seen from here."""
-    from appliance.dbops.repair.disk_floor import wal_folders
+    from appliance.dbops.repair.disk_floor import is_folder_of, wal_folders
     from appliance.dbops.repair.run import Surroundings
 
     state, folder = state_folder(options), target_of(options).directory
     if folder is None and "data_directory" in snapshot.settings:
-        folder = Path(snapshot.settings["data_directory"])
+        told = Path(snapshot.settings["data_directory"])
+        folder = told if is_folder_of(told, snapshot.server_started_s) else None
     return Surroundings(
         state_dir=_own_state_dir(snapshot.system_id) if state is None else state / "repair",
         data_dir=state,

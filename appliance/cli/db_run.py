@@ -75,6 +75,11 @@ async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) ->
     try:
         snapshot = await read_cluster(target.connect)
         place = place_of(options, snapshot)
+        if not place.wal_folders:
+            report.said(
+                "the server's disk cannot be seen from here, so nothing stops this run when it is nearly "
+                "full: watch it there, or run this on the server's machine as root or the server's user"
+            )
         journal = RunJournal(place.state_dir, snapshot.system_id)
         try:
             if journal.unfinished:

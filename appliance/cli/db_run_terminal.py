@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _QUIET = ("vacuum", "repair what was skipped")
+LINE_BYTES_MAX = 4096
+"""A terminal gives no longer ones."""
 TOLD_FROM_S = 5.0
 """A VACUUM that took this long is told by name."""
 
@@ -124,15 +127,27 @@ def confirm_by(agreed: frozenset[str], *, asks: bool) -> Confirm:
                 return choice
         if not asks:
             return None
-        return await asyncio.get_running_loop().run_in_executor(None, _ask, step)
+        return await _ask(step)
 
     return confirm
 
 
-def _ask(step: Step) -> Choice | None:
+async def _ask(step: Step) -> Choice | None:
     """Show what is done and lost; the answer is the consent's whole name, anything else is a no."""
     print("\n".join(step_lines(step)))
     names = [choice.consent.value for choice in step.choices]
     print(f"  type {' or '.join(names)} to do it, anything else to leave it: ", end="", flush=True)
-    answer = sys.stdin.readline().strip()
+    answer = (await _line(sys.stdin.fileno())).strip()
     return next((choice for choice in step.choices if choice.consent.value == answer), None)
+
+
+async def _line(descriptor: int) -> str:
+    """What is typed at a terminal, to the end of the line. Not in a thread: Ctrl-C could not end one."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, LINE_BYTES_MAX).decode("utf-8", "replace")

@@ -14,6 +14,7 @@ from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.db import add_db, run_db
 from appliance.cli.doctor import add_doctor, run_doctor
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.experiment import add_experiment
 from appliance.cli.model import add_model
 from appliance.cli.prompt import add_prompt
 from appliance.cli.status import add_status, run_status
@@ -67,6 +68,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from appliance.cli.prompt import run_prompt
 
         return run_prompt(options)
+    if options.command == "experiment":
+        from appliance.cli.experiment import run_experiment
+
+        return run_experiment(options)
     if options.command in RUN:
         return RUN[options.command](options)
     from appliance.config import load_config
@@ -145,6 +150,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     add_db(commands, arguments)
     add_model(commands)
     add_prompt(commands)
+    add_experiment(commands)
     add_system(commands)
     add_status(commands)
     add_doctor(commands)

@@ -2,6 +2,10 @@
 
 The words are translated (`lc_messages`), and differ between 15 and 18; SQLSTATE 54000 alone also stands
 for other limits. The routine that raised the error is neither: measured on 15.18 and 18.6.
+
+The ledger's writers ask other questions of the same codes (`store/retry.py`: is it worth waiting;
+`store/write_faults.py`: is one turn at fault, or the database) and so answer otherwise: to them a table
+that is not there (42P01) is a bug of their own, and to a repair it is work that has gone away.
 """
 
 from __future__ import annotations
@@ -20,8 +24,13 @@ class Fault(StrEnum):
     XID_STOP = "out of transaction IDs"
     MULTIXACT_STOP = "out of multixacts"
     LOCKED = "locked by somebody else"
+    PINNED = "a page of it is in use by somebody else"
+    """Told by no error: a VACUUM waits for it without end, and a run breaks it off."""
+    ENDING = "not ended yet"
+    """Told by no error: a session that was told to end takes its time."""
     CANCELLED = "cancelled"
     DAMAGED = "damaged data"
+    MISSING_FILE = "a file of it is missing"
     DISK_FULL = "no space left"
     GONE = "no longer there"
     DENIED = "not allowed"
@@ -44,6 +53,8 @@ _BY_STATE = {
     "57014": Fault.CANCELLED,
     "XX001": Fault.DAMAGED,
     "XX002": Fault.DAMAGED,  # an index's
+    "58030": Fault.DAMAGED,  # a sector that the disk cannot read
+    "58P01": Fault.MISSING_FILE,
     "53100": Fault.DISK_FULL,
     "42P01": Fault.GONE,
     "3F000": Fault.GONE,  # its schema

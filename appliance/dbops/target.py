@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
@@ -37,6 +37,10 @@ _STARTING = ("57P03",)  # starting up, shutting down or recovering
 _DENIED_CLASS = "28"  # no such role, wrong password, refused by pg_hba.conf
 _NO_DATABASE = "3D000"
 
+EVENT_TRIGGERS_SINCE = 17
+"""From this version on a database's owner may have code run at each login; a superuser may forbid it."""
+EVENT_TRIGGERS_OFF = {"event_triggers": "off"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -47,6 +51,8 @@ class Target:
 
     url: str | None = None
     directory: Path | None = None
+    _forbids: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Settings with which sessions begin, once it is known that this server has them."""
 
     def __post_init__(self) -> None:
         assert (self.url is None) != (self.directory is None)
@@ -74,27 +80,19 @@ class Target:
         A timeout of 0 is none. Raises NotRunning when nobody answers or the server is still starting
         or already stopping, DatabaseError when the session is refused.
         """
+        settings = {
+            "application_name": APPLICATION_NAME,
+            "statement_timeout": str(statement_timeout_ms),
+            "lock_timeout": str(lock_timeout_ms),
+            "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
+            # A database's owner may set others, and this is a superuser: no function of the owner's comes
+            # before the server's own, and a text is what it seems.
+            "search_path": "public",
+            "standard_conforming_strings": "on",
+        }
+        command_timeout_s = _command_timeout_s(statement_timeout_ms)
         try:
-            with self._socket_folder() as folder:
-                return await asyncpg.connect(
-                    self.url,
-                    host=folder,
-                    port=None if folder is None else PORT,
-                    user=None if folder is None else SUPERUSER,
-                    database=database or (None if folder is None else SUPERUSER),
-                    timeout=CONNECT_TIMEOUT_S,
-                    command_timeout=_command_timeout_s(statement_timeout_ms),
-                    server_settings={
-                        "application_name": APPLICATION_NAME,
-                        "statement_timeout": str(statement_timeout_ms),
-                        "lock_timeout": str(lock_timeout_ms),
-                        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
-                        # A database's owner may set others, and this is a superuser: no function of
-                        # the owner's comes before the server's own, and a text is what it seems.
-                        "search_path": "public",
-                        "standard_conforming_strings": "on",
-                    },
-                )
+            return await self._without_event_triggers(database, settings, command_timeout_s)
         except asyncpg.PostgresError as error:
             raise self._refused(error, database) from error
         except PermissionError as error:
@@ -103,6 +101,48 @@ class Target:
             ) from error
         except DatabaseFailure as error:
             raise NotRunning(f"no PostgreSQL answers at {self}: {_words(error)}") from error
+
+    async def _without_event_triggers(
+        self, database: str | None, settings: dict[str, str], command_timeout_s: float | None
+    ) -> Connection:
+        """Connect so that no code of the database's owner runs, where the server can forbid it.
+
+        Whether it can is seen at the first session, which still runs it. Where that one fails at such
+        code (which in the stop may need a transaction ID), it is tried once more without.
+        """
+        if self._forbids:
+            return await self._connect(database, settings | EVENT_TRIGGERS_OFF, command_timeout_s)
+        try:
+            connection = await self._connect(database, settings, command_timeout_s)
+        except asyncpg.PostgresError as error:
+            if _is_plain_refusal(error):
+                raise
+            try:
+                connection = await self._connect(
+                    database, settings | EVENT_TRIGGERS_OFF, command_timeout_s
+                )
+            except asyncpg.PostgresError as second:
+                raise error from second
+        if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE and is_superuser(
+            connection
+        ):
+            self._forbids.update(EVENT_TRIGGERS_OFF)
+        return connection
+
+    async def _connect(
+        self, database: str | None, settings: dict[str, str], command_timeout_s: float | None
+    ) -> Connection:
+        with self._socket_folder() as folder:
+            return await asyncpg.connect(
+                self.url,
+                host=folder,
+                port=None if folder is None else PORT,
+                user=None if folder is None else SUPERUSER,
+                database=database or (None if folder is None else SUPERUSER),
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=command_timeout_s,
+                server_settings=settings,
+            )
 
     @contextlib.contextmanager
     def _socket_folder(self) -> Iterator[str | None]:
@@ -125,6 +165,17 @@ class Target:
         if code.startswith(_DENIED_CLASS):
             return DatabaseError(f"{self} refuses the session: {error}")
         return DatabaseError(f"{self}: {error} ({code})")
+
+
+def is_superuser(connection: Connection) -> bool:
+    """As the server has told at the login, and tells anew when it changes."""
+    return connection.get_settings().is_superuser == "on"  # type: ignore[no-any-return]
+
+
+def _is_plain_refusal(error: asyncpg.PostgresError) -> bool:
+    """Whether a session was refused for what no code of the database's owner has to do with."""
+    code = error.sqlstate or ""
+    return code in (*_STARTING, _NO_DATABASE) or code.startswith((_DENIED_CLASS, "53"))
 
 
 def _check_url(url: str) -> None:

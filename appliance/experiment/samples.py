@@ -99,9 +99,15 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """All that one report is made of. `hours` is how long the experiment ran so far."""
+    """All that one report is made of. `hours` is how long the experiment ran so far.
+
+    Metrics of the cache leave out the replies of the first `warm_up_minutes`, in which it has nothing
+    of a version that is new: `warm_up_hit_ratio` is what it found then, by arm (None: no reply).
+    """
 
     users: Users
     sums: tuple[Sums, ...]
     observations: tuple[Observations, ...]
     hours: float
+    warm_up_minutes: int = 0
+    warm_up_hit_ratio: tuple[float | None, ...] = ()

@@ -26,6 +26,7 @@ from appliance.server.admin_requests import (
 from appliance.server.auth import Keys
 from appliance.server.body import read_json
 from appliance.server.conversation_answers import explanation_fields
+from appliance.server.experiment_admin import add_experiment_routes
 from appliance.server.failures import error_response, internal_error, log_bug
 from appliance.server.prompt_admin import add_prompt_routes
 from appliance.server.services import SERVICES, Services
@@ -74,6 +75,7 @@ def create_admin_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_post("/cache/purge", _purge)
     app.router.add_post("/cache/audit", _audit)
     add_prompt_routes(app.router)
+    add_experiment_routes(app.router)
     return app
 
 

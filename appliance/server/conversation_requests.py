@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from appliance.prompt.groups import MEMBERS_MAX
 from appliance.server.sampling_fields import SamplingFields
-from appliance.store.records import TITLE_CHARACTERS_MAX, Note, Persona
+from appliance.store.records import TITLE_CHARACTERS_MAX, USER_CHARACTERS_MAX, Note, Persona
 
 _Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
 
@@ -41,9 +41,10 @@ _Speaker = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class CreateConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """POST /api/conversations."""
+    """POST /api/conversations. `user` is who talks, as the tenant tells its users apart."""
 
     title: _Title | None = None
+    user: Annotated[str, Meta(min_length=1, max_length=USER_CHARACTERS_MAX)] | None = None
     character: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     persona: PersonaFields | None = None
     note: NoteFields | None = None

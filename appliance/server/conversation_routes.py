@@ -53,6 +53,7 @@ async def create_conversation(request: web.Request) -> web.Response:
             pinned=tuple(asked.pinned or ()),
         ),
         members=asked.members or (),
+        user=asked.user,
     )
     return _json(conversation_fields(conversation), status=201)
 

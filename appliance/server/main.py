@@ -22,10 +22,12 @@ from appliance.chat.card_import import CardImport
 from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
+from appliance.chat.experimenting import Experimenting
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_view import PromptView
 from appliance.chat.publishing import fill_empty
 from appliance.chat.running import RunningTurns
+from appliance.chat.trials import Trials
 from appliance.chat.turn import Turns
 from appliance.config import Config, engine_configs
 from appliance.errors import ConfigError, StorageUnavailable
@@ -41,6 +43,7 @@ from appliance.server.service_status import heard_by
 from appliance.server.services import Services
 from appliance.server.storage import Storage, storing
 from appliance.service_manager import ServiceManager
+from appliance.store.experiments import Experiments
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
@@ -99,7 +102,7 @@ async def _serve(
     ):
         catalog = Catalog(PromptRegistry(pool))
         services = build_services(config, text, catalog, storage, engine, drain)
-        migrating = asyncio.create_task(_prepare(pool, catalog, services.readiness))
+        migrating = asyncio.create_task(_prepare(pool, services))
         runner = create_runner(services, keys)
         await runner.setup()
         try:
@@ -165,19 +168,24 @@ async def _finish_streams(services: Services, hurry: asyncio.Event, drain_s: flo
         await asyncio.gather(ended, hurried, return_exceptions=True)
 
 
-async def _prepare(pool: Pool, catalog: Catalog, readiness: Readiness) -> None:
+async def _prepare(pool: Pool, services: Services) -> None:
     """Bring the schema up to date and read the characters, however long the database is away; then keep
-    them as their labels say."""
+    them as their labels say, and what runs as the experiments do."""
+    catalog, trials = services.catalog, services.experimenting.trials
+    experiments = services.experimenting.experiments
     while True:
         try:
             await migrate(pool)
             await fill_empty(catalog.registry, PROMPTS_DIR)
             await catalog.reload()
+            await trials.reload(experiments)
             break
         except StorageUnavailable:
             log.warning("database_unavailable")
-    readiness.schema_ready = True
-    await catalog.watch()
+    services.readiness.schema_ready = True
+    async with asyncio.TaskGroup() as watching:
+        watching.create_task(catalog.watch())
+        watching.create_task(trials.watch(experiments))
 
 
 def build_services(
@@ -192,6 +200,7 @@ def build_services(
     ledger = storage.ledger
     running = RunningTurns()
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
+    trials = Trials()
     turns = Turns(
         ledger=ledger,
         running=running,
@@ -199,16 +208,24 @@ def build_services(
         model=text,
         catalog=catalog,
         limits=limits,
+        trials=trials,
     )
     return Services(
         config=config,
         turns=turns,
         cache_view=CacheView(engine=engine, prompts=turns.prompts, tips=turns.tips),
         prompt_view=PromptView(turns.prompts),
-        conversations=Conversations(ledger=ledger, running=running, catalog=catalog),
+        conversations=Conversations(ledger=ledger, running=running, catalog=catalog, trials=trials),
         completions=Completions(engine=engine, model=text, limits=limits),
         engine=engine,
         catalog=catalog,
+        experimenting=Experimenting(
+            experiments=Experiments(storage.pool),
+            trials=trials,
+            catalog=catalog,
+            ledger=ledger,
+            model=text,
+        ),
         card_import=CardImport(catalog),
         search=Search(storage.pool),
         tokenizer=text.tokenizer,

@@ -12,6 +12,7 @@ from appliance.chat.card_import import CardImport
 from appliance.chat.catalog import Catalog
 from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
+from appliance.chat.experimenting import Experimenting
 from appliance.chat.prompt_view import PromptView
 from appliance.chat.turn import Turns
 from appliance.config import Config
@@ -35,6 +36,7 @@ class Services:
     engine: Engines
     cache_view: CacheView
     catalog: Catalog
+    experimenting: Experimenting
     prompt_view: PromptView
     card_import: CardImport
     search: Search

@@ -16,6 +16,9 @@ from appliance.tokens import TokenIds
 TITLE_CHARACTERS_MAX = 200
 """The schema's check; `Ledger.rename` and `Ledger.open` refuse more, `Ledger.append_turn` cuts."""
 
+USER_CHARACTERS_MAX = 128
+"""Of the name that a tenant has for a user; the schema's check is in bytes."""
+
 NOTE_DIGEST = 8
 """Where in `Scene.digest` the bytes of its note begin."""
 
@@ -67,12 +70,19 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The experiment that a conversation was opened in, and its arm there."""
+
+    experiment: str
+    arm: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """A tree of messages; `head_id` is the leaf that is shown, `anchor_id` the first message still sent.
 
     Both are None until a turn sets them, as is `prompt_version`, the version of the character that the
-    prompts are made with. `title` is empty until one is given. Times are UTC.
+    prompts are made with. `title` is empty until one is given. `trial` never changes. Times are UTC.
     """
 
     tenant: str
@@ -85,6 +95,7 @@ class Conversation:
     created_at: datetime
     updated_at: datetime
     scene: Scene = field(default_factory=Scene)
+    trial: Trial | None = None
 
     @property
     def cursor(self) -> Cursor:
@@ -183,7 +194,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message to be appended; its id is chosen by the caller, so that a stream can name it early."""
+    """A message to be appended; its id is chosen by the caller, so that a stream can name it early.
+
+    Of a reply, `ttft_ms` and `reply_ms` are how long its first text and its end took from the request on.
+    """
 
     message_id: UUID
     role: str
@@ -194,6 +208,8 @@ class NewMessage:
     prompt_tokens: int | None = None
     prefix_hit_tokens: int | None = None
     lore: tuple[FrozenText, ...] = ()
+    ttft_ms: int | None = None
+    reply_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +227,9 @@ class NewGreeting:
 class NewConversation:
     """A conversation to be opened, with its greetings as siblings, the first of them shown.
 
-    `prompt_version` is that of the character whose greetings they are, None without any. The id and the
-    time (UTC) are chosen by the caller: opening the same one again changes nothing.
+    `prompt_version` is that of the character whose greetings they are, or of the arm of its `trial`; None
+    without either. `user` is who talks, None: the tenant. The id and the time (UTC) are chosen by the
+    caller: opening the same one again changes nothing.
     """
 
     tenant: str
@@ -223,6 +240,8 @@ class NewConversation:
     scene: Scene = field(default_factory=Scene)
     greetings: tuple[NewGreeting, ...] = ()
     prompt_version: str | None = None
+    user: str | None = None
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +253,8 @@ class FinishedTurn:
     conversation has none yet. `anchor_id` is the reply's and moves the conversation's, which None leaves;
     `speaker` is the member of a group who replies.
     `prompt_version` and `scene_digest` are what the prompt was made with: the reply keeps them, and a
-    conversation without a version is pinned to this one.
+    conversation without a version is pinned to this one. `exposes`: the prompt is another than in the
+    other arms of the conversation's experiment.
     """
 
     turn_key: UUID
@@ -248,6 +268,7 @@ class FinishedTurn:
     prompt_version: str | None = None
     scene_digest: bytes | None = None
     speaker: str | None = None
+    exposes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from appliance.store.records import (
     Past,
     Scene,
     StoredTurn,
+    Trial,
 )
 from appliance.store.text import storable
 
@@ -45,6 +46,7 @@ def append_arguments(turn: FinishedTurn, at: datetime | None = None) -> tuple[ob
         turn.scene_digest,
         at,
         turn.speaker,
+        *(turn.exposes, reply.ttft_ms, reply.reply_ms),
     )
 
 
@@ -58,6 +60,8 @@ def open_arguments(opened: NewConversation) -> tuple[object, ...]:
         [greeting.message_id for greeting in greetings],
         [storable(greeting.text) for greeting in greetings],
         [greeting.speaker for greeting in greetings],
+        opened.user,
+        *((None, None) if opened.trial is None else (opened.trial.experiment, opened.trial.arm)),
     )
 
 
@@ -72,6 +76,7 @@ def opened_conversation(opened: NewConversation) -> Conversation:
         anchor_id=None,
         prompt_version=opened.prompt_version,
         scene=opened.scene,
+        trial=opened.trial,
         created_at=opened.created_at,
         updated_at=opened.created_at,
     )
@@ -178,6 +183,12 @@ def _read_scene(column: str | None) -> Scene:
     return Scene() if column is None else _SCENE.decode(column)
 
 
+def _read_trial(experiment: str | None, arm: str | None) -> Trial | None:
+    if experiment is None or arm is None:
+        return None
+    return Trial(experiment=experiment, arm=arm)
+
+
 def read_past(row: asyncpg.Record) -> Past:
     """A row of the query `past` as a value."""
     return Past(
@@ -198,6 +209,7 @@ def read_conversation(row: asyncpg.Record) -> Conversation:
         anchor_id=row["anchor_id"],
         prompt_version=row["prompt_version"],
         scene=_read_scene(row["scene"]),
+        trial=_read_trial(row["experiment"], row["arm"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

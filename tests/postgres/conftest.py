@@ -23,6 +23,8 @@ __all__ = [
     "pristine_clusters",
 ]
 
+pytest.register_assert_rewrite("tests.postgres.repair_cases")
+
 
 @pytest.fixture(scope="session")
 def binaries() -> Binaries:

@@ -269,6 +269,19 @@ async def test_the_orphans_of_a_crash_are_found_and_dropped_as_printed(
     assert app(await snapshot_of(watched)).temp_namespaces == ()
 
 
+async def test_the_table_of_a_living_session_is_no_orphan_after_the_clock_was_set_back(
+    watched: Cluster, client: Connection
+) -> None:
+    await client.execute("CREATE TEMP TABLE kept (i int)")
+    path = watched.directory / await client.fetchval("SELECT pg_relation_filepath('kept')")
+    earlier = path.stat().st_mtime - 3600
+    os.utime(path, (earlier, earlier))
+    found = blockers(await snapshot_of(watched), Watch(relation_age_min=0))
+    assert BlockerKind.ORPHANED_TEMP_TABLE not in {item.kind for item in found}
+    (living,) = (item for item in found if item.kind == BlockerKind.LIVE_TEMP_TABLE)
+    assert living.pid == client.get_server_pid()
+
+
 async def test_a_locked_table_is_read_past(watched: Cluster, client: Connection) -> None:
     async with client.transaction():
         await client.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")

@@ -109,6 +109,7 @@ async def calls(ledger: Ledger) -> dict[str, tuple[object, ...]]:
 NOT_HOT = {
     "migrate": "runs once a start",
     "prompt_registry": "the operator's own tables, small and no tenant's, and his questions",
+    "experiments": "the operator's own tables, small and no tenant's, and his questions",
     "search": "looked at by test_search.py",
 }
 """Files of statements that are not the ledger's, each with the reason why it is not looked at here."""

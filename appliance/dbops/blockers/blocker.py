@@ -23,6 +23,7 @@ class BlockerKind(StrEnum):
     LOGICAL_SLOT = "logical_slot"
     ORPHANED_TEMP_TABLE = "orphaned_temp_table"
     LIVE_TEMP_TABLE = "live_temp_table"
+    MISSING_FILE = "missing_file"
     DAMAGED_PAGE = "damaged_page"
     DAMAGED_INDEX = "damaged_index"
     LOCK = "lock"

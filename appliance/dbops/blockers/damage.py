@@ -6,12 +6,25 @@ Values only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DamageKind(StrEnum):
+    """What cannot be read."""
+
+    PAGE = "page"
+    ROW = "row"
+    """A row with an ID that cannot be right."""
+    INDEX = "index"
+    FILE = "file"
+    """It is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """A relation of which something cannot be read; `index` names it where it is one of its indexes."""
 
+    kind: DamageKind
     database: str
     relation_oid: int
     schema: str

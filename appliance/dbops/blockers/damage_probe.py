@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
+from appliance.dbops.faults import Fault, damaged_file, fault_of
 from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot.snapshot import AgeMin, Database, Missing, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
@@ -120,6 +122,7 @@ class _Probe:
         if row is not None:
             self._add(
                 Damage(
+                    kind=DamageKind.PAGE if row["index"] is None else DamageKind.INDEX,
                     database=database.name,
                     relation_oid=row["oid"],
                     schema=row["schema"],
@@ -139,7 +142,12 @@ class _Probe:
             if amcheck:
                 row = await connection.fetchrow(QUERIES["check_heap"], relation.oid)
                 if row is not None:
-                    self._add(_damage(database, relation, None, row["blkno"], row["msg"]))
+                    self._add(
+                        replace(
+                            _damage(database, relation, DamageKind.ROW, row["msg"]),
+                            block=row["blkno"],
+                        )
+                    )
             else:
                 await connection.fetchval(f"SELECT count(*) FROM {name}")
         except asyncpg.PostgresError as error:
@@ -160,8 +168,11 @@ class _Probe:
         error: asyncpg.PostgresError,
     ) -> None:
         """Damage has a class of errors of its own; anything else only kept us from looking."""
-        if (error.sqlstate or "").startswith(_DAMAGED_CLASS):
-            self._add(_damage(database, relation, index, None, str(error)))
+        is_missing = fault_of(error) is Fault.MISSING_FILE and damaged_file(error) is not None
+        if is_missing or (error.sqlstate or "").startswith(_DAMAGED_CLASS):
+            kind = DamageKind.FILE if is_missing else DamageKind.PAGE
+            found = _damage(database, relation, DamageKind.INDEX if index else kind, str(error))
+            self._add(replace(found, index=index))
         else:
             name = identifier(relation.schema, index or relation.name)
             self._miss(f"damage in {name}", database.name, error)
@@ -177,15 +188,14 @@ class _Probe:
         self.missing.append(Missing(part=part, database=database, reason=text))
 
 
-def _damage(
-    database: Database, relation: Relation, index: str | None, block: int | None, message: str
-) -> Damage:
+def _damage(database: Database, relation: Relation, kind: DamageKind, message: str) -> Damage:
     return Damage(
+        kind=kind,
         database=database.name,
         relation_oid=relation.oid,
         schema=relation.schema,
         relation=relation.name,
-        index=index,
-        block=block,
+        index=None,
+        block=None,
         message=message,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from appliance.dbops.blockers.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
-from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.holders import AUTOVACUUM_WORKER, describe, terminate
 from appliance.dbops.limits import Stage
 from appliance.dbops.quoting import identifier, literal, single_user_command
@@ -192,7 +192,10 @@ def _lock(snapshot: Snapshot, database: Database, relation: Relation, lock: Lock
 
 def _damage(snapshot: Snapshot, damage: Damage, relation: Relation | None) -> Blocker:
     table = identifier(damage.schema, damage.relation)
-    if damage.index is None:
+    if damage.kind is DamageKind.FILE:
+        kind, where = BlockerKind.MISSING_FILE, f"{damage.database}: {table}"
+        actions = _file_actions(damage, table)
+    elif damage.index is None:
         kind, where = BlockerKind.DAMAGED_PAGE, f"{damage.database}: {table}"
         actions = _page_actions(damage, table)
     else:
@@ -215,6 +218,19 @@ def _damage(snapshot: Snapshot, damage: Damage, relation: Relation | None) -> Bl
     )
 
 
+def _file_actions(damage: Damage, table: str) -> tuple[Action, ...]:
+    return (
+        Action(
+            form=ActionForm.SQL,
+            text=f"DROP TABLE {table};",
+            database=damage.database,
+            consequence="LOSES THE WHOLE TABLE, of which this server has nothing to read any more; takes "
+            "XIDs, so it cannot be done in the stop. Put the file back from a copy of the data folder, "
+            "or have the table in a backup, before",
+        ),
+    )
+
+
 def _page_actions(damage: Damage, table: str) -> tuple[Action, ...]:
     vacuum = f"VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) {table};"
     return (
@@ -229,7 +245,9 @@ def _page_actions(damage: Damage, table: str) -> tuple[Action, ...]:
             form=ActionForm.SQL,
             text=f"SET zero_damaged_pages = on; {vacuum}",
             database=damage.database,
-            consequence="LOSES THE ROWS of every page that fails its checksum",
+            consequence="LOSES THE ROWS of every page that fails its checksum, and in memory alone: "
+            "dump and load the table afterwards; `appliance db run --yes zero-damaged-pages` mends "
+            "the file",
         ),
     )
 

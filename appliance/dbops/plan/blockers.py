@@ -6,12 +6,14 @@ transaction, a slot's consumer. Never: a choice that nobody asked for, or a lock
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from appliance.dbops.blockers.blocker import Blocker, BlockerKind
 from appliance.dbops.blockers.holders import holders
+from appliance.dbops.duration import duration
+from appliance.dbops.plan.history import Pin
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
@@ -197,6 +199,46 @@ def lock_steps(
             choices=()
             if automatic
             else (Choice(consent=Consent.LOCK, statements=ends, loses=loses),),
+            pid=session.pid,
+        )
+
+
+def pin_steps(
+    snapshot: Snapshot,
+    pins: Iterable[Pin],
+    wanted: Mapping[tuple[int, int], Step],
+    passed: frozenset[int],
+) -> Iterator[Step]:
+    """Ending the transactions that may have in use a page for which a VACUUM waited, the oldest first."""
+    sessions = {session.pid: session for session in snapshot.sessions}
+    seen = set(passed)
+    for pin in sorted(pins, key=lambda one: one.begun):
+        database = snapshot.database(pin.place.database)
+        session = sessions.get(pin.pid)
+        if database is None or session is None or session.pid in seen:
+            continue
+        lasted_s = (snapshot.taken_at - pin.begun).total_seconds()
+        if session.transaction_s is None or session.transaction_s < lasted_s - 1:
+            continue  # It has ended that transaction.
+        seen.add(session.pid)
+        step = wanted.get((database.oid, pin.place.oid)) or wanted.get((0, pin.place.oid))
+        relation = next((r for r in database.relations or () if r.oid == pin.place.oid), None)
+        name = "a relation" if relation is None else f"{relation.schema}.{relation.name}"
+        yield Step(
+            key=f"lock:{session.pid}",
+            kind=StepKind.END_SESSION,
+            stage=3 if step is None else step.stage,
+            database=None,
+            object=session_name(session),
+            reason=f"in a transaction of {duration(lasted_s)} it has "
+            f"{database.name}.{name} open, and a VACUUM of that waits for a page that is in use",
+            choices=(
+                Choice(
+                    consent=Consent.LOCK,
+                    statements=terminate(session.pid, pin.begun),
+                    loses="what it has not committed, and its open cursors",
+                ),
+            ),
             pid=session.pid,
         )
 

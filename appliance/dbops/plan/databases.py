@@ -8,7 +8,9 @@ from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
 from appliance.dbops.snapshot.snapshot import Database, Snapshot
 
-AUTOVACUUM_SETTINGS = MappingProxyType({"autovacuum": "on", "autovacuum_naptime": "1s"})
+AUTOVACUUM_SETTINGS = MappingProxyType(
+    {"autovacuum": "on", "track_counts": "on", "autovacuum_naptime": "1s"}
+)
 """While autovacuum is let in; what was set before comes back. A new nap wakes the launcher at once."""
 
 SMALL_CATALOG = "pg_catalog.pg_am"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +12,16 @@ class RelationKey:
 
     database: str
     oid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A transaction that may have in use a page for which a VACUUM of a relation waited in vain."""
+
+    place: RelationKey
+    pid: int
+    begun: datetime
+    """By the server's clock: tells the transaction from a later one of the same session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +34,12 @@ class History:
     """Relations whose index cleanup was left out and is still to be made up for."""
     damaged: frozenset[RelationKey] = frozenset()
     """Relations in which a VACUUM met a page that cannot be read."""
+    without_file: frozenset[RelationKey] = frozenset()
+    """Relations of which a VACUUM found a file missing."""
     bad_rows: frozenset[RelationKey] = frozenset()
     """Relations with a row that VACUUM refuses: its IDs cannot be right."""
     bad_indexes: frozenset[RelationKey] = frozenset()
     """Relations in whose indexes a repair met damage."""
+    pins: frozenset[Pin] = frozenset()
     rate_bytes_per_s: float | None = None
     """Measured; None before anything large was frozen."""

@@ -16,6 +16,7 @@ from appliance.dbops.plan.blockers import (
     Hold,
     horizon_holds,
     lock_steps,
+    pin_steps,
     prepared_lock_steps,
 )
 from appliance.dbops.plan.databases import (
@@ -77,8 +78,11 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
         (0 if relation.shared else database.oid, relation.oid): step
         for database, relation, step in vacuums
     }
+    locks = tuple(lock_steps(snapshot, wanted, policy, ended))
+    ended |= {step.pid for step in locks if step.pid is not None}
     steps = [
-        *lock_steps(snapshot, wanted, policy, ended),
+        *locks,
+        *pin_steps(snapshot, past.pins, wanted, ended),
         *_once(*prepared_lock_steps(snapshot, wanted, policy), *(hold.step for hold in holds)),
         *temp,
         *(step for _, _, step in vacuums),
@@ -122,7 +126,7 @@ def _vacuums(
         for relation in database.relations or ()
         if not relation.temporary
         and RelationKey(database=database.name, oid=relation.oid)
-        not in past.damaged | past.bad_rows
+        not in past.damaged | past.bad_rows | past.without_file
     ]
     for database, relation in sorted(found, key=_vacuum_order):
         stage = limits.stage_of(relation.xid_age, relation.mxid_age)

@@ -21,7 +21,7 @@ def damage_steps(
         for relation in database.relations or ():
             stage = limits.stage_of(relation.xid_age, relation.mxid_age)
             place = RelationKey(database=database.name, oid=relation.oid)
-            if stage is None or place not in past.damaged | past.bad_rows:
+            if stage is None or place not in past.damaged | past.bad_rows | past.without_file:
                 continue
             plain = vacuum_step(
                 snapshot,
@@ -32,10 +32,24 @@ def damage_steps(
                 policy=policy,
                 rate_bytes_per_s=policy.rate_bytes_per_s,
             )
+            if place in past.without_file:
+                yield _missing_file_step(plain)
+                continue
             if place in past.bad_rows:
                 yield _bad_rows_step(plain, relation)
             if place in past.damaged:
                 yield _zero_step(plain)
+
+
+def _missing_file_step(plain: Step) -> Step:
+    return replace(
+        plain,
+        key=f"file:{plain.database}:{plain.relation_oid}",
+        kind=StepKind.ASK,
+        reason="a file of it is missing, so that nothing in it can be frozen. Put the file back from a "
+        "copy of the data folder (of the same moment, the server being stopped), or restore the database",
+        statements=(),
+    )
 
 
 def _zero_step(plain: Step) -> Step:
@@ -45,13 +59,12 @@ def _zero_step(plain: Step) -> Step:
         kind=StepKind.ZERO_PAGES,
         reason="a page of it cannot be read. Restore the page from a backup, or give it up",
         statements=(),
-        settings={**plain.settings, "zero_damaged_pages": "on"},
         choices=(
             Choice(
                 consent=Consent.ZERO_DAMAGED_PAGES,
                 statements=plain.statements,
-                loses="every row on the damaged pages (zero_damaged_pages); the pages are copied to the "
-                "state folder first",
+                loses="every row on the damaged pages: they are copied to the state folder, and zeros "
+                "are written in their place",
             ),
         ),
     )
@@ -93,6 +106,7 @@ def repair_steps(
 ) -> Iterator[Step]:
     """For every relation frozen before, and every one that this plan freezes."""
     now = {RelationKey(database=database.name, oid=relation.oid) for database, relation in planned}
+    now |= past.bad_indexes
     for database in snapshot.databases:
         for relation in sorted(database.relations or (), key=order):
             place = RelationKey(database=database.name, oid=relation.oid)

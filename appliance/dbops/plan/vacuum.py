@@ -110,7 +110,7 @@ def vacuum_step(
         xid_age_max=limits.xid[stage - 1],
         mxid_age_max=limits.mxid[stage - 1],
         bytes=size,
-        wal_bytes=int(size * wal_share(snapshot.settings)),
+        wal_bytes=int(size * wal_share(snapshot)),
         seconds=size / rate_bytes_per_s + SECONDS_EACH,
     )
 
@@ -173,11 +173,11 @@ def vacuum_settings(stage: int, policy: Policy, *, members_short: bool) -> Mappi
     )
 
 
-def wal_share(settings: Mapping[str, str]) -> float:
-    """Bytes of WAL for each byte that is frozen, under the server's own settings."""
-    if settings.get("full_page_writes") == "off":
-        return 0.05
-    is_compressed = settings.get("wal_compression", "off") not in ("off", "")
+def wal_share(snapshot: Snapshot) -> float:
+    """Bytes of WAL for each byte that a run freezes. Its sessions compress with lz4 where they may,
+    whatever the server's own setting is (`maintenance_session.py`)."""
+    is_on = snapshot.settings.get("wal_compression", "off") != "off"
+    is_compressed = is_on or (snapshot.has_lz4 and snapshot.superuser)
     return WAL_SHARE_COMPRESSED if is_compressed else WAL_SHARE
 
 

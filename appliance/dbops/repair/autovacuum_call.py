@@ -26,7 +26,8 @@ async def call_autovacuum(
 ) -> Result:
     """Wake the launcher and wait until the database is young, at most `wait_s`.
 
-    Raises what the server answers, the settings being back then too.
+    Where the server was started with autovacuum off, nothing is waited for. Raises what the server
+    answers, the settings being back then too.
     """
     started = time.monotonic()
     connection = await sessions.get(None)
@@ -38,6 +39,9 @@ async def call_autovacuum(
     journal.write("settings_changed", before={name: own.get(name) for name in names})
     try:
         await set_settings(connection, step.settings)
+        overruled = await _overruled(connection, step.settings)
+        if overruled:
+            return Result(state=State.FAILED, words=overruled)
         state = State.HELD
         while state is State.HELD and time.monotonic() - started < wait_s:
             await asyncio.sleep(POLL_S)
@@ -50,6 +54,18 @@ async def call_autovacuum(
         await restore_settings(sessions, journal)
     words = "" if state is State.DONE else f"autovacuum has not done it within {wait_s:.0f} s"
     return Result(state=state, words=words, seconds=time.monotonic() - started)
+
+
+async def _overruled(connection: Connection, settings: Mapping[str, str]) -> str:
+    """Why autovacuum stays away whatever a file says; empty when nothing of the kind is known."""
+    switches = {name: value for name, value in settings.items() if value in ("on", "off")}
+    rows = await connection.fetch(
+        QUERIES["without_effect"], list(switches), list(switches.values())
+    )
+    told = [f"{row['name']} is {row['setting']} by its {row['source']}" for row in rows]
+    if not told:
+        return ""
+    return f"autovacuum cannot be let in: {', '.join(told)}. Start the server without that"
 
 
 async def restore_settings(sessions: MaintenanceSessions, journal: RunJournal) -> None:

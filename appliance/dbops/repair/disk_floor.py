@@ -24,6 +24,11 @@ class Room:
         return self.free_bytes >= self.floor_bytes
 
 
+STARTED_LINE = 2
+"""Of `postmaster.pid`: when the server was started, in seconds since 1970 (LOCK_FILE_LINE_START_TIME)."""
+STARTED_WITHIN_S = 2.0
+
+
 def wal_folders(data_directory: Path | None) -> tuple[Path, ...]:
     """Where a server writes: its data folder, and the one that `pg_wal` may link to.
 
@@ -32,6 +37,19 @@ def wal_folders(data_directory: Path | None) -> tuple[Path, ...]:
     if data_directory is None or not os.access(data_directory / "pg_wal", os.R_OK | os.X_OK):
         return ()
     return tuple(dict.fromkeys((data_directory, (data_directory / "pg_wal").resolve())))
+
+
+def is_folder_of(data_directory: Path, started_s: float) -> bool:
+    """Whether a folder of this machine is that of a server that was started then.
+
+    A server that is reached by URL may be elsewhere, and this machine have a folder of the same path: its
+    own, or its standby's, which has the same system identifier too.
+    """
+    try:
+        lines = (data_directory / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+        return abs(int(lines[STARTED_LINE]) - started_s) <= STARTED_WITHIN_S
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 def least_room(folders: Iterable[Path], floor_bytes: int) -> Room | None:

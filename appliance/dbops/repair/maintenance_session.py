@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.target import Connection, Target
+from appliance.dbops.target import EVENT_TRIGGERS_SINCE, Connection, Target, is_superuser
 
 END_WITH_CLIENT = "1s"
 """A server process notices within it that its client was killed, and ends what it was doing."""
@@ -52,6 +52,10 @@ class MaintenanceSessions:
             await connection.execute("SET idle_session_timeout = 0")
             if connection.get_server_version().major >= 17:
                 await connection.execute("SET transaction_timeout = 0")
+            if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE and is_superuser(
+                connection
+            ):
+                await connection.execute("SET event_triggers = off")
             with contextlib.suppress(
                 asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError
             ):

@@ -62,9 +62,12 @@ async def count_rows(
         connection = await sessions.get(database.name)
         for table in await connection.fetch(QUERIES["tables"]):
             name = identifier(table["schema"], table["name"])
-            # A row's text has all its columns; hashes are summed, so the order of the rows is nothing.
+            # A row's text has all its columns, and a column may be named as the row is; hashes are
+            # summed, so the order of the rows is nothing.
             total = (
-                "sum(hashtextextended(counted::text, 0)::numeric)::text" if digest else "NULL::text"
+                "sum(hashtextextended((counted.*)::text, 0)::numeric)::text"
+                if digest
+                else "NULL::text"
             )
             try:
                 row = await connection.fetchrow(
@@ -85,7 +88,12 @@ async def count_rows(
 
 
 def changes(before: RowCounts, after: RowCounts) -> tuple[RowChange, ...]:
-    """Every table that differs. Pure."""
+    """Every table that differs. Pure. Raises ConfigError when they are of two clusters."""
+    if before.system_id != after.system_id:
+        raise ConfigError(
+            f"the counts are of the cluster {before.system_id}, and this is {after.system_id}: two "
+            "clusters cannot be compared"
+        )
     now = {(table.database, table.table): table for table in after.tables}
     found = []
     for table in before.tables:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
@@ -24,10 +24,11 @@ from appliance.dbops.plan.plan import Plan, make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import call_autovacuum, restore_settings
+from appliance.dbops.repair.damaged_pages import give_up_damaged_pages
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
-from appliance.dbops.repair.page_copies import copy_damaged_pages
 from appliance.dbops.repair.progress import Progress
 from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_lock import RunLock
 from appliance.dbops.repair.run_memory import RunMemory
 from appliance.dbops.repair.run_step import Result, State, StepTaker
 from appliance.dbops.repair.run_watch import RunWatch
@@ -115,8 +116,14 @@ class Run:
         self._report = report
         self._server = server
         self._memory = RunMemory(journal)
+        self._lock = RunLock(self._sessions())
         self._watch = RunWatch(
-            self._sessions, place.wal_folders, policy.disk_floor_bytes, report.progressed
+            self._sessions,
+            place.wal_folders,
+            policy.disk_floor_bytes,
+            # As patient as with a lock, which has the same cause: somebody has the table in use.
+            policy.lock_timeout_ms / 1000,
+            report.progressed,
         )
         self._takers = [
             StepTaker(self._sessions(), self._watch.begun, self._watch.clear_way)
@@ -130,9 +137,16 @@ class Run:
     async def go(self) -> Outcome:
         """Plan and act until nothing is left that this run may do.
 
-        Raises NotRunning or DatabaseError when the server is away for good or no primary; broken off (by
-        Ctrl-C or a kill), the next run goes on from the journal.
+        Raises NotRunning or DatabaseError when the server is away for good, no primary, or another run is
+        at work on it; broken off (by Ctrl-C or a kill), the next run goes on from the journal.
         """
+        try:
+            await self._lock.hold()
+            return await self._go()
+        finally:
+            await self._lock.close()
+
+    async def _go(self) -> Outcome:
         self._journal.write("begun", stages=self._policy.last_stage)
         sessions = self._sessions()
         try:
@@ -155,6 +169,7 @@ class Run:
         with contextlib.ExitStack() as held:
             in_maintenance = False
             for _ in range(ROUNDS_MAX):
+                await self._lock.hold()
                 snapshot = await self._snapshot()
                 plan = make_plan(snapshot, self._policy, self._memory.history())
                 stage = plan.next_stage
@@ -225,6 +240,10 @@ class Run:
         self._memory.announce(step, choice)
         self._report.started(step)
         result = await self._deed(taker, step, choice, snapshot)
+        waited = self._watch.given_up(step.key)
+        if waited is not None and result.fault is Fault.CANCELLED:
+            self._memory.pinned(waited.pins)
+            return replace(result, words=waited.words, fault=Fault.PINNED)
         if result.fault is Fault.DISK_FULL:
             self._stopped = f"the server's disk is full: {result.words}"
         elif self._watch.room is not None and result.fault is Fault.CANCELLED:
@@ -246,7 +265,7 @@ class Run:
                 assert choice is not None
                 return await self._drop_offline(step, choice)
             if step.kind is StepKind.ZERO_PAGES:
-                await self._copy_pages(step, snapshot)
+                await self._give_up_pages(step, snapshot)
         except ApplianceError as error:
             return Result(state=State.FAILED, words=error.message)
         except DatabaseFailure as error:
@@ -269,13 +288,13 @@ class Run:
         )
         return Result(state=State.DONE)
 
-    async def _copy_pages(self, step: Step, snapshot: Snapshot) -> None:
+    async def _give_up_pages(self, step: Step, snapshot: Snapshot) -> None:
         database = None if step.database is None else snapshot.database(step.database)
         relations = () if database is None else database.relations or ()
         relation = next(item for item in relations if item.oid == step.relation_oid)
         sessions = self._sessions()
         try:
-            copies = await copy_damaged_pages(
+            copies = await give_up_damaged_pages(
                 step, relation, sessions, self._place.state_dir / "damaged-pages"
             )
         finally:

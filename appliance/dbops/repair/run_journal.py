@@ -73,7 +73,7 @@ class RunJournal:
 
     def history(self) -> History:
         """What the runs until now did that a snapshot does not show."""
-        return History(frozen=_frozen(self.records), rate_bytes_per_s=_rate(self.records))
+        return _history(self.records)
 
     def close(self) -> None:
         """Give the file and its lock up."""
@@ -88,7 +88,15 @@ def past_history(folder: Path, system_id: str) -> History:
     """
     records, _ = _parse(folder / FILE_NAME)
     _check_cluster(records, system_id, folder / FILE_NAME)
-    return History(frozen=_frozen(records), rate_bytes_per_s=_rate(records))
+    return _history(records)
+
+
+def _history(records: Sequence[Record]) -> History:
+    return History(
+        frozen=_frozen(records),
+        bad_indexes=_rebuilding(records),
+        rate_bytes_per_s=_rate(records),
+    )
 
 
 def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
@@ -109,6 +117,19 @@ def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
                 places.discard(place)
         elif kind == "repair" and state == "done":
             places.discard(place)
+    return frozenset(places)
+
+
+def _rebuilding(records: Sequence[Record]) -> frozenset[RelationKey]:
+    """Relations of which a run began to build indexes anew and was broken off."""
+    places: set[RelationKey] = set()
+    for record in records:
+        if record["event"] in ("started", "ended") and record["key"].startswith("reindex:"):
+            place = RelationKey(database=record["database"], oid=record["relation_oid"])
+            if record["event"] == "started":
+                places.add(place)
+            else:
+                places.discard(place)
     return frozenset(places)
 
 

@@ -5,19 +5,22 @@ Owns the journal's records of steps. Never: takes one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.damage import DamageKind
 from appliance.dbops.faults import STOPS, Fault
-from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_step import Result, State
 
 ATTEMPTS_MAX = 3
 """Of one step in one run: a lock or a lost connection may be gone by then, a held row be free."""
+ENDINGS_MAX = 12
+"""Of one session, five seconds each: what waits for its end is not given up before."""
 
-_WORTH_A_RETRY = (Fault.LOCKED, Fault.CONNECTION)
+_WORTH_A_RETRY = (Fault.LOCKED, Fault.PINNED, Fault.CONNECTION, Fault.ENDING)
 
 
 class RunMemory:
@@ -27,9 +30,8 @@ class RunMemory:
         self._journal = journal
         self._attempts: dict[str, int] = {}
         self._settled: set[str] = set()
-        self._damaged: set[RelationKey] = set()
-        self._bad_rows: set[RelationKey] = set()
-        self._bad_indexes: set[RelationKey] = set()
+        self._damaged: dict[DamageKind, set[RelationKey]] = {kind: set() for kind in DamageKind}
+        self._pins: set[Pin] = set()
         self.ended: list[tuple[Step, Result]] = []
 
     def announce(self, step: Step, choice: Choice | None) -> None:
@@ -41,6 +43,10 @@ class RunMemory:
             relation_oid=step.relation_oid,
             consent=None if choice is None else choice.consent.value,
         )
+
+    def pinned(self, pins: Iterable[Pin]) -> None:
+        """A VACUUM waited in vain for a page that one of these may have in use."""
+        self._pins.update(pins)
 
     def remember(self, step: Step, result: Result) -> None:
         """A step has ended, or was not taken."""
@@ -57,27 +63,34 @@ class RunMemory:
             bytes=step.bytes,
             seconds=round(result.seconds, 3),
         )
-        self._attempts[step.key] = self._attempts.get(step.key, 0) + 1
+        if result.state is not State.SKIPPED:
+            self._attempts[step.key] = self._attempts.get(step.key, 0) + 1
         if result.damage is not None:
             place = RelationKey(database=result.damage.database, oid=result.damage.relation_oid)
-            known = self._known(result.damage)
+            known = self._damaged[result.damage.kind]
             if place not in known:
                 known.add(place)
-                if result.damage.index is not None:
+                if result.damage.kind is DamageKind.INDEX:
                     return  # Once its indexes are built again, the same step is worth another try.
         elif step.kind is StepKind.REINDEX and result.state is State.DONE:
-            self._bad_indexes = {p for p in self._bad_indexes if p.oid != step.relation_oid}
+            assert step.database is not None
+            assert step.relation_oid is not None
+            rebuilt = RelationKey(database=step.database, oid=step.relation_oid)
+            self._damaged[DamageKind.INDEX].discard(rebuilt)
         if self._is_settled(step, result):
             self._settled.add(step.key)
 
     def history(self, *, settled: bool = True) -> History:
         """For the next plan; without `settled`, for what is left in the end."""
+        past = self._journal.history()
         return replace(
-            self._journal.history(),
+            past,
             settled=frozenset(self._settled if settled else ()),
-            damaged=frozenset(self._damaged),
-            bad_rows=frozenset(self._bad_rows),
-            bad_indexes=frozenset(self._bad_indexes),
+            damaged=frozenset(self._damaged[DamageKind.PAGE]),
+            without_file=frozenset(self._damaged[DamageKind.FILE]),
+            bad_rows=frozenset(self._damaged[DamageKind.ROW]),
+            bad_indexes=past.bad_indexes | self._damaged[DamageKind.INDEX],
+            pins=frozenset(self._pins),
         )
 
     @property
@@ -88,13 +101,9 @@ class RunMemory:
             return None
         return f"everything is young, and the server refuses writes all the same: {tries[-1].words}"
 
-    def _known(self, damage: Damage) -> set[RelationKey]:
-        if damage.index is not None:
-            return self._bad_indexes
-        return self._bad_rows if damage.block is None else self._damaged
-
     def _is_settled(self, step: Step, result: Result) -> bool:
-        if self._attempts[step.key] >= ATTEMPTS_MAX:
+        tries_max = ENDINGS_MAX if result.fault is Fault.ENDING else ATTEMPTS_MAX
+        if self._attempts.get(step.key, 0) >= tries_max:
             return True
         match result.state:
             case State.DECLINED:
@@ -104,5 +113,7 @@ class RunMemory:
                 return not step.needs or any(key in self._settled for key in step.needs)
             case State.FAILED:
                 return result.fault not in _WORTH_A_RETRY
+            case State.HELD:
+                return step.kind is StepKind.AUTOVACUUM  # It has had its ten minutes.
             case _:
                 return False

@@ -7,6 +7,7 @@ outcome, and the others go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from enum import StrEnum
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.faults import STOPS, Fault, damaged_block, damaged_file, fault_of
 from appliance.dbops.plan.step import Choice, Step, StepKind
+from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.snapshot.snapshot import Snapshot
 from appliance.dbops.target import Connection
@@ -109,8 +111,10 @@ class StepTaker:
             case StepKind.REFRESH:
                 await self._execute(step, statements)
                 return await self._database_age(step)
-            case StepKind.REPAIR | StepKind.REINDEX:
+            case StepKind.REPAIR:
                 return await self._repair(step, statements[0], snapshot)
+            case StepKind.REINDEX:
+                return await self._reindex(step, statements[0], snapshot)
             case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
@@ -150,7 +154,7 @@ class StepTaker:
                     continue
                 if fault is Fault.GONE:
                     return Result(state=State.DONE, words="it was dropped meanwhile")
-                if fault is Fault.DAMAGED:
+                if _names_damage(error):
                     return await self._damaged(step, error, snapshot)
                 raise
             return await self._relation_age(step)
@@ -165,10 +169,28 @@ class StepTaker:
             fault = fault_of(error)
             if fault is Fault.GONE:
                 return Result(state=State.DONE, words="it was dropped meanwhile")
-            if fault is Fault.DAMAGED:
+            if _names_damage(error):
                 return await self._damaged(step, error, snapshot)
             raise
         return Result(state=State.DONE)
+
+    async def _reindex(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
+        """Build indexes anew, and leave nothing of an attempt that failed or was broken off."""
+        await self._drop_leftovers(step)
+        try:
+            return await self._repair(step, statement, snapshot)
+        finally:
+            with contextlib.suppress(*DatabaseFailure):
+                await self._drop_leftovers(step)
+
+    async def _drop_leftovers(self, step: Step) -> None:
+        connection = await self._sessions.get(step.database)
+        for row in await connection.fetch(QUERIES["index_leftovers"], step.relation_oid):
+            # Of a system's table, which one of TOAST is, no index can be dropped beside traffic.
+            how = "" if row["toast"] else "CONCURRENTLY "
+            await connection.execute(
+                f"DROP INDEX {how}IF EXISTS {identifier(row['schema'], row['name'])}"
+            )
 
     async def _once(self, step: Step, statements: tuple[str, ...]) -> Result:
         """A deed that somebody else may have done since the snapshot."""
@@ -243,17 +265,26 @@ class StepTaker:
         relation = next((item for item in relations if item.oid == step.relation_oid), None)
         assert step.database is not None
         assert step.relation_oid is not None
+        block = damaged_block(error)
+        # An index's own checks name no file; without index cleanup no index is read at all.
+        is_index = index is not None or (not rows and step.kind is StepKind.REPAIR)
+        if is_index:
+            kind = DamageKind.INDEX
+        elif fault_of(error) is Fault.MISSING_FILE:
+            kind = DamageKind.FILE
+        else:
+            kind = DamageKind.ROW if block is None else DamageKind.PAGE
         damage = Damage(
+            kind=kind,
             database=step.database,
             relation_oid=step.relation_oid,
             schema="" if relation is None else relation.schema,
             relation="" if relation is None else relation.name,
-            # An index's own checks name no file; without index cleanup no index is read at all.
-            index=index if rows or step.kind is not StepKind.REPAIR else "",
-            block=damaged_block(error),
+            index=index,
+            block=block,
             message=str(error),
         )
-        return Result(state=State.FAILED, words=str(error), fault=Fault.DAMAGED, damage=damage)
+        return Result(state=State.FAILED, words=str(error), fault=fault_of(error), damage=damage)
 
     async def _relation_age(self, step: Step) -> Result:
         connection = await self._sessions.get(step.database, step.settings)
@@ -283,6 +314,14 @@ class StepTaker:
             await self._sessions.drop(step.database)
 
 
+def _names_damage(error: asyncpg.PostgresError) -> bool:
+    """Whether it tells of something that cannot be read; a missing file is so only where it is a
+    relation's, and not one of the outcomes of transactions."""
+    fault = fault_of(error)
+    is_missing = fault is Fault.MISSING_FILE and damaged_file(error) is not None
+    return fault is Fault.DAMAGED or is_missing
+
+
 def _by_age(step: Step, row: asyncpg.Record) -> Result:
     """Done, when it is now below the ages that the step was to bring it below."""
     xid_age, mxid_age = row["xid_age"], row["mxid_age"]
@@ -295,6 +334,7 @@ def _by_age(step: Step, row: asyncpg.Record) -> Result:
 def _ended(values: list[object]) -> Result:
     """What pg_terminate_backend said: true, false, or no row when it was gone."""
     if any(value is False for value in values):
-        return Result(state=State.FAILED, words="it has not ended within 5 s; it may be later")
+        words = "it has not ended within 5 s; it may be later"
+        return Result(state=State.FAILED, words=words, fault=Fault.ENDING)
     gone = all(value is None for value in values)
     return Result(state=State.DONE, words="it had ended already" if gone else "")

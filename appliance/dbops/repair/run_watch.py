@@ -1,7 +1,8 @@
-"""Looks at a run every second: how far the VACUUMs are, and whether the disk has room for their WAL.
+"""Looks at a run every second: how far the VACUUMs are, for whom they wait, and whether the disk has room
+for their WAL.
 
-Owns two sessions for that. Never: takes a step; it breaks off those of its own run alone, and only for
-the disk's sake.
+Owns two sessions for that. Never: takes a step; it breaks off those of its own run alone, for the disk's
+sake or because somebody has a page in use without end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from appliance.database_failure import DatabaseFailure
 from appliance.dbops.plan.step import Step
 from appliance.dbops.repair.disk_floor import Room, least_room
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.page_wait import PageWait, PageWaits, page_wait
 from appliance.dbops.repair.progress import Progress, ProgressMeter
 from appliance.dbops.repair.run_step import QUERIES
 from appliance.dbops.target import Connection
@@ -35,15 +37,20 @@ class RunWatch:
         new_sessions: Callable[[], MaintenanceSessions],
         folders: Sequence[Path],
         disk_floor_bytes: int,
+        page_wait_s_max: float,
         progressed: Callable[[Progress], None],
     ) -> None:
         self._sessions = new_sessions()
         self._gate = new_sessions()
         self._folders = folders
         self._floor_bytes = disk_floor_bytes
+        self._page_wait_s_max = page_wait_s_max
         self._progressed = progressed
         self._meter: ProgressMeter | None = None
+        self._steps: dict[str, Step] = {}
         self._pids: dict[str, int] = {}
+        self._waits = PageWaits()
+        self._given_up: dict[str, PageWait] = {}
         self._kept_out: dict[tuple[str, str | None], int] = {}
         self.room: Room | None = None
 
@@ -56,8 +63,13 @@ class RunWatch:
     def ended(self, key: str) -> None:
         """It no longer is."""
         self._pids.pop(key, None)
+        self._waits.ended(key)
         if self._meter is not None:
             self._meter.ended(key)
+
+    def given_up(self, key: str) -> PageWait | None:
+        """Why the watch broke a step off, told once; None when it did not."""
+        return self._given_up.pop(key, None)
 
     def keep_out(self, step: Step) -> None:
         """A standby that was ended with consent stays away while this stage lasts, if it can be told."""
@@ -81,7 +93,9 @@ class RunWatch:
         self._meter = ProgressMeter(
             steps, rate_bytes_per_s=rate_bytes_per_s, now_s=time.monotonic()
         )
+        self._steps = {step.key: step for step in steps}
         self._pids.clear()
+        self._given_up.clear()
         self._kept_out.clear()
         tasks = [
             asyncio.create_task(self._watch(self._meter)),
@@ -119,7 +133,26 @@ class RunWatch:
             await connection.fetch(QUERIES["cancel"], list(keys))
             return
         for row in await connection.fetch(QUERIES["progress"], list(keys)):
-            meter.advanced(keys[row["pid"]], row["pages_scanned"], row["pages_total"])
+            key = keys[row["pid"]]
+            if row["pages_total"] is not None:
+                meter.advanced(key, row["pages_scanned"], row["pages_total"])
+            waited_s = self._waits.seen(
+                key,
+                waits=row["waits_for_page"] is True,
+                pages_scanned=row["pages_scanned"],
+                now_s=time.monotonic(),
+            )
+            if waited_s >= self._page_wait_s_max and self._steps[key].relation_oid is not None:
+                await self._give_up(connection, self._steps[key], row["pid"], waited_s)
+
+    async def _give_up(self, connection: Connection, step: Step, pid: int, waited_s: float) -> None:
+        holders = await connection.fetch(
+            QUERIES["page_holders"], step.database, step.relation_oid, waited_s
+        )
+        self._given_up[step.key] = page_wait(
+            step, waited_s, [row for row in holders if row["pid"] != pid]
+        )
+        await connection.fetch(QUERIES["give_page_up"], pid)
 
     async def _keep_out(self) -> None:
         while True:

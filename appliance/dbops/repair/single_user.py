@@ -27,9 +27,16 @@ async def drop_in_single_user_mode(
     statement: str,
     progress: Callable[[str], None],
 ) -> None:
-    """Stop `cluster`, run the DROP TABLE, start it again. Raises DatabaseError when the DROP fails."""
+    """Stop `cluster`, run the DROP TABLE, start it again.
+
+    Raises DatabaseError when the DROP fails, or a name has a line break, which would end the statement.
+    """
     assert statement.startswith('DROP TABLE "pg_temp_')
-    assert "\n" not in statement
+    if "\n" in statement:
+        raise DatabaseError(
+            "the table's name has a line break, with which single-user mode cannot be given it: have its "
+            "name changed or its session drop it, or drop it when there are transaction IDs again"
+        )
     await cluster.stop()
     try:
         output = await _single_user(cluster.directory, binaries, database, statement)

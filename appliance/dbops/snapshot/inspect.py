@@ -110,6 +110,8 @@ async def read_cluster(connect: Connect) -> Snapshot:
             in_recovery=head["in_recovery"],
             superuser=head["superuser"],
             block_size=head["block_size"],
+            has_lz4=head["has_lz4"],
+            server_started_s=head["server_started_s"],
             next_xid=head["next_xid"],
             next_mxid=head["next_mxid"],
             wal_position=head["wal_position"],
@@ -220,6 +222,7 @@ async def _temp_namespaces(
                 processes,
                 exact=cluster.version >= NUMBERS_ARE_EXACT,
                 files={row["schema"]: row["modified"] for row in files} if files else None,
+                by_clock=cluster.stopped,
             ),
         )
         for schema in schemas

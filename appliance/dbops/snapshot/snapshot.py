@@ -304,6 +304,10 @@ class Snapshot:
     superuser: bool
     """Whether the reader was one: what others may not see is in `missing`."""
     block_size: int
+    has_lz4: bool
+    """Whether a superuser's session can compress the WAL that it writes with it."""
+    server_started_s: float
+    """When the server was started, in seconds since 1970 by its own clock."""
     next_xid: int
     """64 bits: it only grows."""
     next_mxid: int

@@ -1,8 +1,10 @@
 """Who owns a schema `pg_temp_N`: the process numbered N, if its temporary tables are its own. Pure.
 
 A number is given out again, so a process may carry that of a dead one whose tables were left behind. The
-tables' files tell them apart: those of the living were written after it began (or exist at all: a server
-that starts removes the files of temporary tables, and leaves their rows in the catalog).
+tables' files tell them apart: those of the living exist (a server that starts removes the files of
+temporary tables, and leaves their rows in the catalog) and were written after it began. The second goes
+by the server's clock, which may have been set back in between, so it is asked only where a mistake loses
+nothing: in the stop, where an orphan is dropped with the server stopped and every session ended.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ def temp_owners(
     *,
     exact: bool,
     files: Mapping[str, datetime | None] | None,
+    by_clock: bool,
 ) -> tuple[int, ...]:
     """The pids of the processes that may own `schema` in a database: the owner, nobody, or candidates.
 
     `files` gives for each schema when its files were last written (None: it has none); None: not known.
+    `by_clock`: whether files older than a process rule it out.
     """
     matched = _SCHEMA.fullmatch(schema)
     if matched is None:
@@ -60,7 +64,7 @@ def temp_owners(
         and process.database_oid == database_oid
         and process.backend not in _NO_OWNERS
         and not process.own
-        and _wrote(process, schema, files)
+        and _may_have_written(process, schema, files, by_clock=by_clock)
     ]
     return tuple(process.pid for process in candidates)
 
@@ -82,11 +86,17 @@ def _bounds(processes: Sequence[NumberedProcess], *, exact: bool) -> list[tuple[
     return list(zip(lows, reversed(highs), strict=True))
 
 
-def _wrote(
-    process: NumberedProcess, schema: str, files: Mapping[str, datetime | None] | None
+def _may_have_written(
+    process: NumberedProcess,
+    schema: str,
+    files: Mapping[str, datetime | None] | None,
+    *,
+    by_clock: bool,
 ) -> bool:
     """Whether the schema's files can be of this process's making."""
-    if files is None or process.started is None:
+    if files is None:
         return True
     modified = files.get(schema)
-    return modified is not None and modified >= process.started - FILE_TIME_GRAIN
+    if modified is None or not by_clock or process.started is None:
+        return modified is not None
+    return modified >= process.started - FILE_TIME_GRAIN

@@ -14,6 +14,9 @@ SELECT clock_timestamp() AS taken_at,
        CASE WHEN pg_has_role(current_user, 'pg_read_all_stats', 'usage')
             THEN EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'autovacuum launcher')
         END AS autovacuum_launcher,
+       coalesce((SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'wal_compression'), false)
+         AS has_lz4,
+       extract(epoch FROM pg_postmaster_start_time())::float8 AS server_started_s,
        current_database()::text AS database
   FROM pg_database AS d
  WHERE d.datname = current_database();

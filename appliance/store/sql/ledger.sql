@@ -2,13 +2,14 @@
 -- $1 tenant, $2 conversation, $3 title, $4 character or null, $5 scene or null, $6 when, $7 the version of
 -- the character whose greetings they are, or null; $8 turn keys, $9 message ids, $10 texts of the greetings,
 -- $11 their speakers (null outside of groups): openings without a parent, the first of which is shown. They are read in the order of their times, hence the
--- microseconds between. One statement: a conversation that is there has its greetings.
+-- microseconds between. $12 who talks, $13 the experiment and $14 the arm it is opened in, or nulls. One
+-- statement: a conversation that is there has its greetings.
 WITH conversation AS (
     INSERT INTO appliance.conversations (
         tenant, conversation_id, title, character_id, scene, head_id, prompt_version, created_at,
-        updated_at)
+        updated_at, user_id, experiment, arm)
     VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, ($9::uuid[])[1], $7::text,
-            $6::timestamptz, $6::timestamptz)
+            $6::timestamptz, $6::timestamptz, $12::text, $13::text, $14::text)
     ON CONFLICT (tenant, conversation_id) DO NOTHING
     RETURNING conversation_id
 ), greeting AS (
@@ -26,13 +27,13 @@ SELECT EXISTS (SELECT FROM conversation) AS is_new;
 
 -- name: get_conversation
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       created_at, updated_at
+       experiment, arm, created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 
 -- name: newest_conversations
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       created_at, updated_at
+       experiment, arm, created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text
 ORDER BY updated_at DESC, conversation_id DESC
@@ -40,7 +41,7 @@ LIMIT $2::integer;
 
 -- name: conversations_before
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       created_at, updated_at
+       experiment, arm, created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND (updated_at, conversation_id) < ($3::timestamptz, $4::uuid)
 ORDER BY updated_at DESC, conversation_id DESC
@@ -101,14 +102,16 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
 -- $20 the version its prompt was made with, or null: the conversation's if it has none yet,
 -- $21 lore of the user's message or null, $22 digest of what the user had set, or null,
 -- $23 when it ended, of a turn that waited in the journal, or null: now,
--- $24 the member of a group who speaks, or null.
+-- $24 the member of a group who speaks, or null,
+-- $25 whether the prompt differs from what another arm of the conversation's experiment would have made,
+-- $26 and $27 milliseconds to the reply's first text and to its end, or nulls.
 --
 -- The row locks make a turn wait for a deletion of its conversation or parent, and then find nothing
 -- to append to. The first message inserted is the gate: when the send is already stored it conflicts,
 -- and neither the second message nor the head follows. A clock set back does not make a message older
 -- than its parent.
 WITH conversation AS (
-    SELECT conversation_id
+    SELECT conversation_id, head_id
     FROM appliance.conversations
     WHERE tenant = $1::text AND conversation_id = $2::uuid
     FOR NO KEY UPDATE
@@ -127,10 +130,12 @@ WITH conversation AS (
 ), user_message AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
-        role, text, token_ids, tokenizer, lore)
+        role, text, token_ids, tokenizer, lore, is_edit)
     SELECT $1::text, $2::uuid, $7::uuid, $4::uuid, $3::uuid, place.depth, place.created_at,
-           $8::text, $9::text, $10::bytea, $11::text, $21::jsonb
+           $8::text, $9::text, $10::bytea, $11::text, $21::jsonb,
+           CASE WHEN conversation.head_id IS DISTINCT FROM $4::uuid THEN true END
     FROM place
+    CROSS JOIN conversation
     WHERE $7::uuid IS NOT NULL
     ON CONFLICT DO NOTHING
     RETURNING message_id, depth, created_at
@@ -142,10 +147,10 @@ WITH conversation AS (
     INSERT INTO appliance.messages (
         tenant, conversation_id, message_id, parent_id, turn_key, depth, created_at,
         role, text, token_ids, tokenizer, finish_reason, prompt_tokens, prefix_hit_tokens,
-        prompt_version, scene_digest, anchor_id, speaker)
+        prompt_version, scene_digest, anchor_id, speaker, ttft_ms, reply_ms)
     SELECT $1::text, $2::uuid, $12::uuid, p.parent_id, $3::uuid, p.depth, p.created_at,
            $13::text, $14::text, $15::bytea, $16::text, $17::text, $18::integer, $19::integer,
-           $20::text, $22::bytea, $6::uuid, $24::text
+           $20::text, $22::bytea, $6::uuid, $24::text, $26::integer, $27::integer
     FROM reply_place AS p
     ON CONFLICT DO NOTHING
     RETURNING message_id, created_at
@@ -155,6 +160,8 @@ WITH conversation AS (
         anchor_id = coalesce($6::uuid, c.anchor_id),
         prompt_version = coalesce(c.prompt_version, $20::text),
         title = CASE WHEN c.title = '' THEN coalesce($5::text, '') ELSE c.title END,
+        exposed_at = CASE WHEN $25::boolean THEN coalesce(c.exposed_at, reply.created_at)
+                          ELSE c.exposed_at END,
         updated_at = greatest(coalesce($23::timestamptz, now()), c.updated_at)
     FROM reply
     WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
@@ -210,14 +217,14 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
       WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
   )
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          created_at, updated_at;
+          experiment, arm, created_at, updated_at;
 
 -- name: rename
 UPDATE appliance.conversations
 SET title = $3::text
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          created_at, updated_at;
+          experiment, arm, created_at, updated_at;
 
 -- name: past
 SELECT coalesce(left_prompt_versions, ARRAY[]::text[]) AS versions,
@@ -233,7 +240,7 @@ SET prompt_version = $3::text,
         array_remove(left_prompt_versions, prompt_version), prompt_version)
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          created_at, updated_at;
+          experiment, arm, created_at, updated_at;
 
 -- name: set_scene
 -- The scene before is kept, the latest 32 of them. Without its note: where that is not frozen in messages, it
@@ -245,11 +252,11 @@ SET scene = $3::jsonb,
         is_untraceable OR cardinality(array_remove(left_scenes, scene - 'note')) >= 32
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          created_at, updated_at;
+          experiment, arm, created_at, updated_at;
 
 -- name: lock_conversation
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       created_at, updated_at
+       experiment, arm, created_at, updated_at
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 FOR UPDATE;
@@ -304,7 +311,7 @@ SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updat
     is_untraceable = is_untraceable OR $5::boolean
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          created_at, updated_at;
+          experiment, arm, created_at, updated_at;
 
 -- name: live_chats
 -- The conversations of a character with activity since $2, by the version they are pinned to (null: by
@@ -325,7 +332,7 @@ ORDER BY c.prompt_version;
 -- name: newest_of_character
 -- The conversations of a character changed last, whoever's they are; groups apart.
 SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       created_at, updated_at
+       experiment, arm, created_at, updated_at
 FROM appliance.conversations
 WHERE coalesce(character_id, $2::text) = $1::text AND head_id IS NOT NULL
   AND NOT coalesce(scene ? 'members', false)

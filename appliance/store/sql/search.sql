@@ -65,7 +65,7 @@ WITH candidate AS MATERIALIZED (
     WHERE tenant = $1::text AND terms @> $2::integer[]
 )
 SELECT c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id, c.prompt_version,
-       c.scene, c.created_at, c.updated_at, hit.message_id, hit.role, hit.excerpt
+       c.scene, c.experiment, c.arm, c.created_at, c.updated_at, hit.message_id, hit.role, hit.excerpt
 FROM appliance.conversations AS c
 LEFT JOIN LATERAL (
     SELECT m.message_id, m.role,

@@ -106,6 +106,8 @@ def snapshot(**changed: Any) -> Snapshot:
         in_recovery=False,
         superuser=True,
         block_size=8192,
+        has_lz4=False,
+        server_started_s=0.0,
         next_xid=5_000_000_000,
         next_mxid=1000,
         wal_position=1 << 40,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from appliance.dbops.blockers.blocker import Blocker, BlockerKind
 from appliance.dbops.blockers.blockers import Watch, blockers
-from appliance.dbops.blockers.damage import Damage
+from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.horizon import horizon_of, horizons
 from appliance.dbops.limits import ID_SPACE, STOP_AGE, WARN_AGE, Stage
 from appliance.dbops.snapshot.rates import Rate
@@ -103,6 +103,7 @@ class Case:
 
 
 PAGE = Damage(
+    kind=DamageKind.PAGE,
     database="app",
     relation_oid=16_400,
     schema="public",
@@ -112,6 +113,7 @@ PAGE = Damage(
     message="invalid page in block 5 of relation base/16384/16400",
 )
 INDEX = Damage(
+    kind=DamageKind.INDEX,
     database="app",
     relation_oid=16_400,
     schema="public",
@@ -282,6 +284,15 @@ CASES = (
             "SET zero_damaged_pages = on; "
             'VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) "public"."turns";',
         ),
+    ),
+    Case(
+        kind=KIND.MISSING_FILE,
+        cluster=with_old_table(),
+        damages=(replace(PAGE, kind=DamageKind.FILE, block=None),),
+        id='app: "public"."turns"',
+        age=OLD,
+        scope=ONE,
+        actions=('DROP TABLE "public"."turns";',),
     ),
     Case(
         kind=KIND.DAMAGED_INDEX,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from appliance.dbops.blockers.blockers import due_age
 from appliance.dbops.blockers.obstacles import locks
 from appliance.dbops.limits import ID_SPACE, STOP_AGE
-from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.plan import Plan, make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
@@ -18,6 +19,7 @@ from appliance.dbops.snapshot.snapshot import MemberSpace, Missing, RelationKind
 from appliance.errors import ConfigError
 from tests.snapshot_builder import (
     OLD,
+    TAKEN_AT,
     YOUNG,
     database,
     idle_in_transaction,
@@ -159,7 +161,11 @@ def test_a_database_without_connections_is_left_to_autovacuum_after_all_others()
     )
     assert keys(plan) == ["vacuum:1:app:20000", "refresh:1:app", "autovacuum:1:template0", "probe"]
     step = the(plan, StepKind.AUTOVACUUM)
-    assert dict(step.settings) == {"autovacuum": "on", "autovacuum_naptime": "1s"}
+    assert dict(step.settings) == {
+        "autovacuum": "on",
+        "track_counts": "on",
+        "autovacuum_naptime": "1s",
+    }
     assert not step.destructive
     # It would go to the oldest database, as long as that is another one.
     assert step.needs == ("refresh:1:app",)
@@ -395,7 +401,7 @@ def test_a_damaged_table_is_set_apart_and_its_pages_given_up_only_by_name() -> N
     assert the(plan, StepKind.VACUUM).relation_oid == 20_001
     step = the(plan, StepKind.ZERO_PAGES)
     assert consents(step) == [Consent.ZERO_DAMAGED_PAGES]
-    assert step.settings["zero_damaged_pages"] == "on"
+    assert "zero_damaged_pages" not in step.settings  # It would change nothing on the disk.
     assert "every row on the damaged pages" in step.choices[0].loses
     assert all("zero_damaged_pages" not in other.settings for other in plan.steps if other != step)
 
@@ -494,3 +500,31 @@ def test_a_standby_is_kept_out_only_where_no_other_has_its_name_and_address() ->
     near, far = replace(standby(9), client="10.0.0.8"), replace(standby(10, 5), client="10.0.0.9")
     assert kept_out(near, far) == [("standby", "10.0.0.8")]
     assert kept_out(near, replace(far, client="10.0.0.8")) == [(None, None)]
+
+
+def test_whoever_may_have_a_page_in_use_is_a_choice_until_his_transaction_has_ended() -> None:
+    begun = TAKEN_AT - timedelta(seconds=500)
+    place = RelationKey(database="app", oid=20_000)
+    past = History(pins=frozenset({Pin(place=place, pid=7, begun=begun)}))
+
+    def asked(transaction_s: float | None) -> list[Step]:
+        seen = snapshot(
+            database("app", relation(20_000, OLD)),
+            sessions=(session(7, transaction_s=transaction_s),),
+        )
+        return of_kind(make_plan(seen, POLICY, past), StepKind.END_SESSION)
+
+    (step,) = asked(500.0)
+    assert (step.key, step.stage, consents(step)) == ("lock:7", 1, [Consent.LOCK])
+    assert "app.public.t20000" in step.reason
+    assert begun.isoformat() in step.choices[0].statements[0]
+    assert asked(10.0) == []
+    assert asked(None) == []
+
+
+def test_a_table_whose_file_is_missing_is_for_a_person_and_no_other_waits_for_it() -> None:
+    past = History(without_file=frozenset({RelationKey(database="app", oid=20_000)}))
+    seen = snapshot(database("app", relation(20_000, OLD), relation(20_001, OLD)))
+    plan = make_plan(seen, POLICY, past)
+    assert "missing" in the(plan, StepKind.ASK).reason
+    assert [step.relation_oid for step in of_kind(plan, StepKind.VACUUM)] == [20_001]

@@ -258,3 +258,26 @@ def test_member_space_is_measured_by_the_share_of_the_last_stage(
     seen = snapshot(database("app", relation(20_000)), members=used)
     checks = {one.name: one.ok for one in check_ages(seen, Policy(last_stage=last_stage))}
     assert checks["member space"] is ok
+
+
+def test_counts_of_two_clusters_are_not_compared() -> None:
+    with pytest.raises(ConfigError, match="cluster 1, and this is 2"):
+        changes(RowCounts(system_id="1", tables=()), RowCounts(system_id="2", tables=()))
+
+
+def test_a_folder_of_the_same_path_here_is_not_taken_for_a_servers_elsewhere(
+    tmp_path: Path,
+) -> None:
+    assert not disk_floor.is_folder_of(tmp_path, 1_000_000.4)
+    (tmp_path / "postmaster.pid").write_text("4711\n/data\n1000000\n5432\n")
+    assert disk_floor.is_folder_of(tmp_path, 1_000_000.4)
+    assert not disk_floor.is_folder_of(tmp_path, 1_000_100.0)
+
+
+def test_wal_is_estimated_as_a_runs_own_sessions_write_it() -> None:
+    old = database("app", relation(20_000, OLD))
+    plain = sum(step.wal_bytes for step in make_plan(snapshot(old), Policy()).steps)
+    packed = sum(step.wal_bytes for step in make_plan(snapshot(old, has_lz4=True), Policy()).steps)
+    poor = snapshot(old, has_lz4=True, superuser=False)
+    assert packed < plain / 5
+    assert sum(step.wal_bytes for step in make_plan(poor, Policy()).steps) == plain

@@ -113,3 +113,12 @@ def test_the_rate_is_that_of_large_steps_alone(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_journal_has_no_history(tmp_path: Path) -> None:
     assert past_history(tmp_path / "missing", "1").frozen == frozenset()
+
+
+def test_indexes_that_a_killed_run_was_building_are_built_anew(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path, "1")
+    journal.write("started", key="reindex:app:7", **TABLE)
+    assert journal.history().bad_indexes == {RelationKey(database="app", oid=7)}
+    journal.write("ended", key="reindex:app:7", state="done", bytes=0, seconds=1.0, **TABLE)
+    assert journal.history().bad_indexes == frozenset()
+    journal.close()

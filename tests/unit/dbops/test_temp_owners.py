@@ -27,10 +27,15 @@ def process(number: int, **changed: Any) -> NumberedProcess:
 
 
 def owners(
-    number: int, *processes: NumberedProcess, exact: bool = True, written: datetime | None = BEGUN
+    number: int,
+    *processes: NumberedProcess,
+    exact: bool = True,
+    written: datetime | None = BEGUN,
+    by_clock: bool = True,
 ) -> tuple[int, ...]:
     schema = f"pg_temp_{number}"
-    return temp_owners(schema, APP, processes, exact=exact, files={schema: written})
+    files = {schema: written}
+    return temp_owners(schema, APP, processes, exact=exact, files=files, by_clock=by_clock)
 
 
 def test_the_process_of_the_number_owns_it_and_nobody_else() -> None:
@@ -59,6 +64,14 @@ def test_a_process_that_only_carries_the_number_is_no_owner(changed: dict[str, A
 def test_tables_without_files_are_nobodys() -> None:
     # A server that starts removes the files of temporary tables, and leaves their rows in the catalog.
     assert owners(3, process(3), written=None) == ()
+    assert owners(3, process(3), written=None, by_clock=False) == ()
+
+
+def test_a_clock_that_was_set_back_makes_nobody_an_orphan_where_orphans_are_dropped_at_once() -> (
+    None
+):
+    written = BEGUN - timedelta(hours=1)
+    assert owners(3, process(3), written=written, by_clock=False) == (103,)
 
 
 def test_a_files_time_is_in_whole_seconds() -> None:
@@ -66,7 +79,8 @@ def test_a_files_time_is_in_whole_seconds() -> None:
 
 
 def test_without_files_times_the_number_decides() -> None:
-    assert temp_owners("pg_temp_3", APP, [process(3)], exact=True, files=None) == (103,)
+    found = temp_owners("pg_temp_3", APP, [process(3)], exact=True, files=None, by_clock=True)
+    assert found == (103,)
 
 
 def test_before_16_the_order_leaves_several_candidates() -> None:
@@ -86,4 +100,5 @@ def test_before_16_those_in_a_transaction_bound_the_others() -> None:
 
 
 def test_a_schema_of_another_name_has_no_owner() -> None:
-    assert temp_owners("pg_toast_temp_3", APP, [process(3)], exact=True, files=None) == ()
+    schema, found = "pg_toast_temp_3", [process(3)]
+    assert temp_owners(schema, APP, found, exact=True, files=None, by_clock=True) == ()

@@ -1,0 +1,223 @@
+"""What an operator does with an experiment: checks, creates, starts, ramps, pauses, stops and ships it.
+
+Owns what must hold before something is done. Never: measures, or judges a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from appliance.chat.catalog import Catalog
+from appliance.chat.prompt_diff import PromptDiff, prompt_diff
+from appliance.chat.trials import Trials
+from appliance.errors import ApplianceError, Conflict, InvalidRequest, NotFound, StorageUnavailable
+from appliance.experiment.definition import Definition, experiment_of, faults, overlaps
+from appliance.prompt.model_text import ModelText
+from appliance.store.experiment_records import Experiment
+from appliance.store.experiments import Experiments
+from appliance.store.ledger import Ledger
+from appliance.store.prompt_records import PRODUCTION, LabelMove
+
+LIVE_DAYS = 7.0
+"""Chats with activity in so many days count as live, where a shipping is priced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted:
+    """What is wrong (`faults`: it is not created), what to know (`notes`), and the arms' versions."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """A label that moved to an arm's version (`move` is None where it stood there), and what live chats
+    would compute again were they moved too: new ones alone get the version, the others keep theirs."""
+
+    version: str
+    move: LabelMove | None
+    cost: PromptDiff | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experimenting:
+    """The deeds, over what is stored. Every method raises StorageUnavailable."""
+
+    experiments: Experiments
+    trials: Trials
+    catalog: Catalog
+    ledger: Ledger
+    model: ModelText
+
+    async def lint(self, definition: Definition) -> Linted:
+        """Look a definition over; nothing is stored."""
+        found, notes = faults(definition), []
+        versions: dict[str, str] = {}
+        for arm in definition.arms:
+            if arm.version is None:
+                continue
+            try:
+                version = await self.catalog.registry.resolve(definition.character, arm.version)
+                await self.catalog.of(definition.character, version)
+                versions[arm.name] = version
+            except StorageUnavailable:
+                raise
+            except ApplianceError as error:
+                found.append(f"arms: {arm.name!r}: {error.message}")
+        others = await self.experiments.all()
+        names = {other.name for other in others}
+        found += _taken(definition, others)
+        found += [
+            f"excludes: there is no experiment {name!r}"
+            for name in definition.excludes
+            if name not in names
+        ]
+        notes += overlaps(
+            definition.name, definition.character, definition.own_layer, definition.range, others
+        )
+        if len(set(versions.values())) < len(versions):
+            notes.append("arms: some have the same version: this shows what chance does (A/A)")
+        return Linted(faults=tuple(found), notes=tuple(notes), versions=versions)
+
+    async def create(
+        self, definition: Definition, *, author: str, message: str
+    ) -> tuple[Experiment, Linted]:
+        """Store a draft. Raises InvalidRequest with all that is wrong."""
+        linted = await self.lint(definition)
+        if linted.faults:
+            raise InvalidRequest("; ".join(linted.faults))
+        experiment = experiment_of(
+            definition,
+            linted.versions,
+            differs_when_cut=await self._differs_when_cut(definition.character, linted.versions),
+            created_at=datetime.now(UTC),
+        )
+        await self.experiments.create(experiment, author=author, message=message)
+        return experiment, linted
+
+    async def _differs_when_cut(self, character: str, versions: dict[str, str]) -> bool:
+        """Whether the arms' prompts are the same until messages are cut."""
+        return False
+
+    async def start(
+        self, name: str, *, coverage: float | None, author: str, message: str
+    ) -> Experiment:
+        """Start a draft, or let a larger share of the users of a running one in. Raises Conflict where it
+        gets in the way of another, or has ended."""
+        experiment = await self.experiments.get(name)
+        if coverage is not None and coverage > experiment.coverage:
+            await self.experiments.ramp(name, coverage, author=author, message=message)
+        elif coverage is not None and coverage < experiment.coverage:
+            raise Conflict(
+                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
+            )
+        elif experiment.is_running:
+            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
+        if not experiment.is_running:
+            await self.experiments.start(
+                name,
+                author=author,
+                message=message,
+                check=lambda others: _refuse_overlaps(experiment, others),
+            )
+        return await self._changed(name)
+
+    async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
+        """Open no more conversations in an arm; False when it is paused already."""
+        experiment = await self.experiments.get(name)
+        _known_arm(experiment, arm)
+        paused = await self.experiments.pause(name, arm, author=author, message=message)
+        await self._changed(name)
+        return paused
+
+    async def stop(self, name: str, *, author: str, message: str, report: str | None) -> Experiment:
+        """Open no more conversations in it; those that are open keep their version."""
+        await self.experiments.end(
+            name, "stopped", arm=None, author=author, message=message, report=report
+        )
+        return await self._changed(name)
+
+    async def cost(self, name: str, arm: str) -> PromptDiff | None:
+        """What live chats would compute again with an arm's version; None where production is it."""
+        experiment = await self.experiments.get(name)
+        version = _known_arm(experiment, arm)
+        now = await self.catalog.registry.resolve(experiment.character, PRODUCTION)
+        if now == version:
+            return None
+        return await prompt_diff(
+            self.ledger,
+            self.catalog,
+            self.model,
+            await self.catalog.bundle(experiment.character, now),
+            await self.catalog.bundle(experiment.character, version),
+            days=LIVE_DAYS,
+        )
+
+    async def ship(
+        self, name: str, arm: str, *, author: str, message: str, report: str, confirmed: bool
+    ) -> Shipped:
+        """Move `production` to an arm's version, with the report that says why, and end the experiment.
+
+        Raises LabelProtected unless the move of a protected label is `confirmed`, and Conflict for an
+        experiment that was never started or is shipped.
+        """
+        experiment = await self.experiments.get(name)
+        version = _known_arm(experiment, arm)
+        if experiment.state not in ("running", "stopped"):
+            raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
+        cost = await self.cost(name, arm)
+        registry = self.catalog.registry
+        move = await registry.move(
+            experiment.character,
+            PRODUCTION,
+            version,
+            seen=await registry.resolve(experiment.character, PRODUCTION),
+            author=author,
+            message=f"experiment {name}, arm {arm}: {message}",
+            confirmed=confirmed,
+        )
+        await self.experiments.end(
+            name, "shipped", arm=arm, author=author, message=message, report=report
+        )
+        await self.catalog.reload()
+        await self._changed(name)
+        return Shipped(version=version, move=move, cost=cost)
+
+    async def _changed(self, name: str) -> Experiment:
+        await self.trials.reload(self.experiments)
+        return await self.experiments.get(name)
+
+
+def _taken(definition: Definition, others: Sequence[Experiment]) -> list[str]:
+    """Why the name cannot be used again."""
+    for other in others:
+        if other.name != definition.name:
+            continue
+        salt = definition.salt or definition.name
+        if other.is_running and salt != other.salt:
+            return [
+                f"salt: {other.name!r} runs with salt {other.salt!r}: another one would give its users "
+                "other arms; stop it, and begin anew under another name"
+            ]
+        return [f"name: there is an experiment {other.name!r} already ({other.state})"]
+    return []
+
+
+def _refuse_overlaps(experiment: Experiment, others: Sequence[Experiment]) -> None:
+    place = (experiment.range_start, experiment.range_end)
+    found = overlaps(experiment.name, experiment.character, experiment.layer, place, others)
+    if found:
+        raise Conflict("; ".join(found))
+
+
+def _known_arm(experiment: Experiment, name: str) -> str:
+    """The version of an arm; raises NotFound."""
+    arm = experiment.arm(name)
+    if arm is None:
+        known = ", ".join(arm.name for arm in experiment.arms)
+        raise NotFound(f"{experiment.name} has no arm {name!r} (there are: {known})", param="arm")
+    return arm.version

@@ -1,0 +1,58 @@
+"""`appliance experiment`: the table of its subcommands. Never: what one of them does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from appliance.cli.experiment_deeds import (
+    add_create,
+    add_lint,
+    add_pause,
+    add_start,
+    add_status,
+    run_create,
+    run_lint,
+    run_pause,
+    run_start,
+    run_status,
+)
+from appliance.cli.experiment_report import (
+    add_report,
+    add_ship,
+    add_stop,
+    run_report,
+    run_ship,
+    run_stop,
+)
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Namespace], int]]] = {
+    "create": (add_create, run_create),
+    "lint": (add_lint, run_lint),
+    "start": (add_start, run_start),
+    "status": (add_status, run_status),
+    "report": (add_report, run_report),
+    "pause": (add_pause, run_pause),
+    "stop": (add_stop, run_stop),
+    "ship": (add_ship, run_ship),
+}
+"""By name: what adds the subcommand with its options, and what runs it and gives the exit code."""
+
+
+def add_experiment(commands: Subparsers) -> None:
+    """The command and its subcommands, with `experiment_command` as the name that was chosen."""
+    parser = commands.add_parser(
+        "experiment", help="give users different versions, and see what that did"
+    )
+    chosen = parser.add_subparsers(dest="experiment_command", required=True, metavar="COMMAND")
+    for add, _ in COMMANDS.values():
+        add(chosen)
+
+
+def run_experiment(options: argparse.Namespace) -> int:
+    """Run the chosen subcommand. Raises ApplianceError."""
+    _, run = COMMANDS[options.experiment_command]
+    return run(options)

@@ -1,0 +1,159 @@
+"""Measures an experiment: runs the metrics' queries over one moment of the ledger.
+
+Owns the transaction and the order of rows. Never: judges what it finds, or writes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import InvalidRequest
+from appliance.experiment.columns import Columns, read_columns
+from appliance.experiment.metric import Metric, Shape
+from appliance.experiment.metric_files import Metrics, source_of
+from appliance.experiment.samples import Measured, Observations, Sums, Users
+from appliance.named_sql import read_queries
+from appliance.store.experiment_records import Experiment
+from appliance.store.pool import Connection, Pool, acquired
+
+QUERIES = read_queries("appliance.experiment", "measuring")
+TIMEOUT_S = 600.0
+"""How long all queries of a report may take together."""
+
+_STEP = 0.01
+"""Of the logarithm: observations are rounded to it."""
+
+
+async def measure(pool: Pool, experiment: Experiment, metrics: Metrics) -> Measured:
+    """All figures of an experiment that has started.
+
+    Raises InvalidRequest for a draft, when nobody is in it, and for a metric's query that is at fault;
+    TimeoutError.
+    """
+    if experiment.started_at is None:
+        raise InvalidRequest(f"{experiment.name} has not started: there is nothing to measure")
+    async with asyncio.timeout(TIMEOUT_S), _moment(pool) as connection:
+        users = await _users(connection, experiment)
+        files = {
+            name: await read_columns(connection, f"{name}.sql", sql, experiment.name)
+            for name, sql in metrics.sql.items()
+        }
+        cold = await read_columns(connection, "warm_up", QUERIES["warm_up"], experiment.name)
+    count = len(users.arm)
+    ended = experiment.stopped_at or datetime.now(UTC)
+    return Measured(
+        users=users,
+        sums=tuple(_sums(metric, files, count) for metric in _of(metrics, Shape.MEAN, Shape.RATIO)),
+        observations=tuple(_observations(one, files) for one in _of(metrics, Shape.QUANTILE)),
+        hours=(ended - experiment.started_at).total_seconds() / 3600,
+        warm_up_minutes=experiment.options.warm_up_minutes,
+        warm_up_hit_ratio=_by_arm(cold, len(users.arms)),
+    )
+
+
+def _of(metrics: Metrics, *shapes: Shape) -> Iterable[Metric]:
+    return (metric for metric in metrics.by_name.values() if metric.shape in shapes)
+
+
+@asynccontextmanager
+async def _moment(pool: Pool) -> AsyncIterator[Connection]:
+    """A connection on which all queries see the same rows, so that they number the users alike."""
+    async with (
+        acquired(pool) as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        await connection.execute(QUERIES["settings"])
+        yield connection
+
+
+async def _users(connection: Connection, experiment: Experiment) -> Users:
+    people = await read_columns(connection, "people", QUERIES["people"], experiment.name)
+    apart = await connection.fetchrow(QUERIES["apart"], experiment.name)
+    assert apart is not None
+    person = people["person"].astype(np.int64)
+    if not len(person):
+        raise InvalidRequest(
+            f"{experiment.name}: nobody has had a prompt of it yet: "
+            f"{apart['conversations']} conversations were opened in it, {apart['exposed']} had a turn, "
+            f"{apart['testers']} users are there by an override, {apart['crossed']} in two arms"
+        )
+    arm = np.zeros(len(person), dtype=np.int16)
+    at = np.zeros(len(person))
+    arm[person], at[person] = people["arm"], people["exposed_s"]
+    return Users(
+        arms=tuple(one.name for one in experiment.arms),
+        shares=tuple(one.share for one in experiment.arms),
+        arm=arm,
+        exposed_at=at,
+        crossed=apart["crossed"],
+    )
+
+
+def _sums(metric: Metric, files: dict[str, Columns], count: int) -> Sums:
+    numerator = _column(metric, metric.numerator, files, count)
+    before = _past(metric.numerator, files, count)
+    if metric.denominator is None:
+        ones = np.ones(count)
+        return Sums(
+            metric=metric,
+            numerator=numerator,
+            denominator=ones,
+            before=before,
+            before_denominator=None if before is None else ones,
+        )
+    past = _past(metric.denominator, files, count)
+    has_past = before is not None and past is not None
+    return Sums(
+        metric=metric,
+        numerator=numerator,
+        denominator=_column(metric, metric.denominator, files, count),
+        before=before if has_past else None,
+        before_denominator=past if has_past else None,
+    )
+
+
+def _column(
+    metric: Metric, reference: str, files: dict[str, Columns], count: int
+) -> NDArray[np.float64]:
+    file, column = source_of(reference)
+    if column not in files[file]:
+        raise InvalidRequest(f"{metric.name}: {file}.sql has no column {column!r}")
+    return _by_person(files[file], column, count)
+
+
+def _past(reference: str, files: dict[str, Columns], count: int) -> NDArray[np.float64] | None:
+    file, column = source_of(reference)
+    name = f"{column}_before"
+    return _by_person(files[file], name, count) if name in files[file] else None
+
+
+def _by_person(columns: Columns, column: str, count: int) -> NDArray[np.float64]:
+    """A column in the order of the users; 0 of those whom the query does not name."""
+    found = np.zeros(count)
+    found[columns["person"].astype(np.int64)] = columns[column]
+    return found
+
+
+def _observations(metric: Metric, files: dict[str, Columns]) -> Observations:
+    found = files[source_of(metric.numerator)[0]]
+    return Observations(
+        metric=metric,
+        user=found["person"].astype(np.int32),
+        value=np.exp(found["step"] * _STEP) - 1,
+        count=found["count"].astype(np.int64),
+        period=found["period"].astype(np.int32),
+    )
+
+
+def _by_arm(cold: Columns, arms: int) -> tuple[float | None, ...]:
+    ratios: list[float | None] = [None] * arms
+    for arm, hit, prompt in zip(cold["arm"], cold["hit"], cold["prompt"], strict=True):
+        if prompt:
+            ratios[int(arm)] = float(hit / prompt)
+    return tuple(ratios)

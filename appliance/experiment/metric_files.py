@@ -1,0 +1,126 @@
+"""The metrics there are: the program's own and an operator's, as files declare them.
+
+A folder holds `metrics.yaml` and the SQL files that it names. Never: runs one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from appliance.errors import ConfigError
+from appliance.experiment.metric import Direction, Metric, Shape
+
+METRICS_FILE = "metrics.yaml"
+_SOURCE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
+
+
+class _Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of `metrics.yaml`."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+    title: Annotated[str, Meta(min_length=1, max_length=100)]
+    unit: Annotated[str, Meta(min_length=1, max_length=40)]
+    direction: Direction
+    numerator: str
+    denominator: str | None = None
+    quantile: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    guardrail: Annotated[float, Meta(gt=0, le=10)] | None = None
+
+    def metric(self) -> Metric:
+        """The metric that it declares; raises ConfigError."""
+        for field, source in (("numerator", self.numerator), ("denominator", self.denominator)):
+            if source is not None and _SOURCE.match(source) is None:
+                raise ConfigError(
+                    f"{self.name}: {field}: {source!r} is not of the form file.column"
+                )
+        if self.quantile is not None:
+            if self.denominator is not None or "." in self.numerator:
+                raise ConfigError(
+                    f"{self.name}: a quantile is of observations: its numerator names a file alone, "
+                    "and it has no denominator"
+                )
+            shape = Shape.QUANTILE
+        else:
+            shape = Shape.MEAN if self.denominator is None else Shape.RATIO
+            if "." not in self.numerator or "." not in (self.denominator or "."):
+                raise ConfigError(f"{self.name}: say which column of the file: file.column")
+        return Metric(
+            name=self.name,
+            title=self.title,
+            unit=self.unit,
+            shape=shape,
+            direction=self.direction,
+            numerator=self.numerator,
+            denominator=self.denominator,
+            guardrail=self.guardrail,
+            quantile=self.quantile,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Declarations by name, and the SQL of the files that they name."""
+
+    by_name: Mapping[str, Metric]
+    sql: Mapping[str, str]
+
+
+def load_metrics(own: Path | None = None) -> Metrics:
+    """The program's metrics with those of an operator's folder, which may replace some by their names.
+
+    Raises ConfigError naming the file and the entry.
+    """
+    found = _read(resources.files("appliance.experiment") / "metrics", "metrics")
+    if own is None:
+        return found
+    more = _read(own, str(own))
+    for name in more.sql.keys() & found.sql.keys():
+        raise ConfigError(f"{own}/{name}.sql: the program has a file of this name; take another")
+    return Metrics(by_name={**found.by_name, **more.by_name}, sql={**found.sql, **more.sql})
+
+
+def _read(folder: Traversable, origin: str) -> Metrics:
+    file = f"{origin}/{METRICS_FILE}"
+    try:
+        value = yaml.safe_load((folder / METRICS_FILE).read_text(encoding="utf-8"))
+        declared = msgspec.convert(value, list[_Declared])
+        metrics = [one.metric() for one in declared]
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error.message}") from error
+    sources = {source_of(metric.numerator)[0] for metric in metrics}
+    sources |= {source_of(metric.denominator)[0] for metric in metrics if metric.denominator}
+    return Metrics(
+        by_name={metric.name: metric for metric in metrics},
+        sql={name: _sql(folder, origin, name) for name in sorted(sources)},
+    )
+
+
+def _sql(folder: Traversable, origin: str, name: str) -> str:
+    try:
+        return (folder / f"{name}.sql").read_text(encoding="utf-8").rstrip().removesuffix(";")
+    except OSError as error:
+        if origin != "metrics":
+            shared = resources.files("appliance.experiment") / "metrics" / f"{name}.sql"
+            if shared.is_file():
+                return shared.read_text(encoding="utf-8").rstrip()
+        raise ConfigError(f"{origin}/{name}.sql: {error.strerror}") from error
+
+
+def source_of(reference: str) -> tuple[str, str]:
+    """(file, column) of a numerator or denominator; no column of observations."""
+    file, _, column = reference.partition(".")
+    return file, column

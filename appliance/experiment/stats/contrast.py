@@ -1,0 +1,72 @@
+"""The difference between two arms, its uncertainty, and the interval for a look that was planned.
+
+Never: chooses between scales or looks (`analysis.py` does), or corrects for many metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from appliance.experiment.stats.estimates import Estimate
+from appliance.experiment.stats.moments import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """An effect and its estimate's variance; `dof`: Welch's degrees of freedom, `units`: all users."""
+
+    effect: Floats
+    variance: Floats
+    dof: Floats
+    units: Floats
+
+    def interval(self, alpha: float) -> tuple[Floats, Floats]:
+        """Holds the truth in 1 - alpha of experiments that are looked at once, as planned (Welch's t)."""
+        half = np.sqrt(self.variance) * special.stdtrit(self.dof, 1 - alpha / 2)
+        return self.effect - half, self.effect + half
+
+    def p_value(self) -> Floats:
+        """Two-sided, for one planned look; below alpha where `interval(alpha)` is without zero."""
+        found: Floats = 2 * special.stdtr(self.dof, -np.abs(self.effect) / np.sqrt(self.variance))
+        return found
+
+
+def absolute(control: Estimate, treatment: Estimate) -> Contrast:
+    """Treatment less control, in the metric's unit."""
+    return _contrast(
+        treatment.value - control.value,
+        (control.variance, control.count),
+        (treatment.variance, treatment.count),
+    )
+
+
+def logarithmic(control: Estimate, treatment: Estimate) -> Contrast:
+    """The logarithm of treatment over control, by the delta method; both values are above zero.
+
+    The scale of all relative effects: exp(effect) - 1 is the change, and an effect that multiplies what
+    users do leaves the variance as it is.
+    """
+    return _contrast(
+        np.log(treatment.value / control.value),
+        (control.variance / control.value**2, control.count),
+        (treatment.variance / treatment.value**2, treatment.count),
+    )
+
+
+def _contrast(
+    effect: Floats, control: tuple[Floats, Floats], treatment: tuple[Floats, Floats]
+) -> Contrast:
+    """From the two variances of one user, and the numbers of users."""
+    (variance_control, count_control), (variance_treatment, count_treatment) = control, treatment
+    of_control = variance_control / count_control
+    of_treatment = variance_treatment / count_treatment
+    variance = of_control + of_treatment
+    spread = of_control**2 / (count_control - 1) + of_treatment**2 / (count_treatment - 1)
+    # Two arms without any spread: the degrees of freedom are of no account.
+    dof = np.divide(variance**2, spread, out=np.ones_like(variance), where=spread > 0)
+    return Contrast(
+        effect=effect, variance=variance, dof=dof, units=count_control + count_treatment
+    )

@@ -1,0 +1,177 @@
+"""The operator's deeds with experiments, at the admin socket. Owns addresses and shapes.
+
+What may be done is decided in `chat/experimenting.py`. Never: measures, or reads a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from appliance.chat.experimenting import Experimenting
+from appliance.chat.prompt_diff import PromptDiff
+from appliance.server.body import read_json
+from appliance.server.experiment_requests import (
+    BODY_BYTES_MAX,
+    CREATE,
+    LINT,
+    PAUSE,
+    SHIP,
+    START,
+    STOP,
+)
+from appliance.server.services import SERVICES
+from appliance.store.experiment_records import Experiment
+
+T = TypeVar("T")
+
+
+def add_experiment_routes(router: web.UrlDispatcher) -> None:
+    """Everything under /experiments."""
+    router.add_get("/experiments", _list)
+    router.add_post("/experiments", _create)
+    router.add_post("/experiments/lint", _lint)
+    router.add_get("/experiments/{name}", _show)
+    router.add_get("/experiments/{name}/report", _report)
+    router.add_get("/experiments/{name}/cost", _cost)
+    router.add_post("/experiments/{name}/start", _start)
+    router.add_post("/experiments/{name}/pause", _pause)
+    router.add_post("/experiments/{name}/stop", _stop)
+    router.add_post("/experiments/{name}/ship", _ship)
+
+
+async def _list(request: web.Request) -> web.Response:
+    """GET: every experiment, the newest first."""
+    found = await _deeds(request).experiments.all()
+    return _json({"experiments": [experiment_fields(experiment) for experiment in found]})
+
+
+async def _lint(request: web.Request) -> web.Response:
+    """POST: what is wrong with a definition."""
+    asked = await _body(request, LINT)
+    return _json(asdict(await _deeds(request).lint(asked.definition)))
+
+
+async def _create(request: web.Request) -> web.Response:
+    """POST: store a draft."""
+    asked = await _body(request, CREATE)
+    experiment, linted = await _deeds(request).create(
+        asked.definition, author=asked.author, message=asked.message
+    )
+    return _json({"experiment": experiment_fields(experiment), "notes": linted.notes})
+
+
+async def _show(request: web.Request) -> web.Response:
+    """GET: one experiment, what happened to it, and who is in it."""
+    store, name = _deeds(request).experiments, request.match_info["name"]
+    experiment = await store.get(name)
+    events, counts = await store.events(name), await store.counts(name)
+    return _json(
+        {
+            "experiment": experiment_fields(experiment),
+            "events": [asdict(event) for event in events],
+            "counts": [asdict(count) for count in counts],
+        }
+    )
+
+
+async def _report(request: web.Request) -> web.Response:
+    """GET: the report it was stopped or shipped with, null without one."""
+    store, name = _deeds(request).experiments, request.match_info["name"]
+    await store.get(name)
+    report = await store.report(name)
+    return _json({"report": None if report is None else msgspec.Raw(report.encode())})
+
+
+async def _cost(request: web.Request) -> web.Response:
+    """GET ?arm: what shipping an arm would cost live chats."""
+    cost = await _deeds(request).cost(request.match_info["name"], request.query.get("arm", ""))
+    return _json({"cost": _cost_fields(cost)})
+
+
+async def _start(request: web.Request) -> web.Response:
+    """POST: start it, or let more users in."""
+    asked = await _body(request, START)
+    experiment = await _deeds(request).start(
+        request.match_info["name"],
+        coverage=asked.coverage,
+        author=asked.author,
+        message=asked.message,
+    )
+    return _json({"experiment": experiment_fields(experiment)})
+
+
+async def _pause(request: web.Request) -> web.Response:
+    """POST: open no more conversations in an arm."""
+    asked = await _body(request, PAUSE)
+    paused = await _deeds(request).pause(
+        request.match_info["name"], asked.arm, author=asked.author, message=asked.message
+    )
+    return _json({"paused": paused})
+
+
+async def _stop(request: web.Request) -> web.Response:
+    """POST: open no more conversations in it."""
+    asked = await _body(request, STOP)
+    experiment = await _deeds(request).stop(
+        request.match_info["name"],
+        author=asked.author,
+        message=asked.message,
+        report=None if asked.report is None else bytes(asked.report).decode(),
+    )
+    return _json({"experiment": experiment_fields(experiment)})
+
+
+async def _ship(request: web.Request) -> web.Response:
+    """POST: move `production` to an arm's version."""
+    asked = await _body(request, SHIP)
+    shipped = await _deeds(request).ship(
+        request.match_info["name"],
+        asked.arm,
+        author=asked.author,
+        message=asked.message,
+        report=bytes(asked.report).decode(),
+        confirmed=asked.confirmed,
+    )
+    return _json(
+        {
+            "version": shipped.version,
+            "move": None if shipped.move is None else asdict(shipped.move),
+            "cost": _cost_fields(shipped.cost),
+        }
+    )
+
+
+def experiment_fields(experiment: Experiment) -> dict[str, Any]:
+    """An experiment as answers tell it."""
+    options = msgspec.structs.asdict(experiment.options)
+    return {**asdict(experiment), "options": options, "overrides": dict(experiment.overrides)}
+
+
+def _cost_fields(cost: PromptDiff | None) -> dict[str, Any] | None:
+    if cost is None:
+        return None
+    change = None
+    if cost.change is not None:
+        change = {**asdict(cost.change), "zone": cost.change.zone.value}
+    return {**asdict(cost), "change": change}
+
+
+def _deeds(request: web.Request) -> Experimenting:
+    services = request.app[SERVICES]
+    services.readiness.require_schema()
+    return services.experimenting
+
+
+async def _body(request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
+    server = request.app[SERVICES].config.server
+    return await read_json(
+        request, decoder, msgspec.structs.replace(server, body_bytes_max=BODY_BYTES_MAX)
+    )
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

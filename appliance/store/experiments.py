@@ -1,0 +1,161 @@
+"""Experiments as they are stored: made, started, ramped, paused, ended, each with who and why.
+
+Owns every statement on experiments, their arms and events. Never: decides whether an experiment is sound,
+or what it has shown.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import asyncpg
+
+from appliance.errors import Conflict, NotFound
+from appliance.store.experiment_records import (
+    ArmCounts,
+    Experiment,
+    ExperimentEvent,
+    State,
+    create_arguments,
+    read_event,
+    read_experiments,
+)
+from appliance.store.pool import Connection, Pool, retried
+from appliance.store.prompt_records import checked_author, checked_message
+from appliance.store.queries import load_queries
+
+T = TypeVar("T")
+
+QUERIES = load_queries("experiments")
+READ_RETRY_S = 2.0
+WRITE_RETRY_S = 10.0
+
+
+class Experiments:
+    """Reads and writes of one database; safe to share between all requests of a process.
+
+    Every method raises StorageUnavailable after its time of retries. Those that change something raise
+    InvalidRequest for an author or message that is empty or too long.
+    """
+
+    def __init__(self, pool: Pool, *, jitter: random.Random | None = None) -> None:
+        self._pool = pool
+        self._jitter = jitter or random.Random()
+
+    async def all(self) -> tuple[Experiment, ...]:
+        """Every experiment, the newest first."""
+        return read_experiments(await self._fetch("experiments"))
+
+    async def get(self, name: str) -> Experiment:
+        """One experiment; raises NotFound."""
+        found = await self.all()
+        for experiment in found:
+            if experiment.name == name:
+                return experiment
+        known = ", ".join(experiment.name for experiment in found) or "there is none yet"
+        raise NotFound(f"no experiment {name!r} (there are: {known})", param="name")
+
+    async def events(self, name: str) -> tuple[ExperimentEvent, ...]:
+        """What happened to it, in order."""
+        return tuple(read_event(row) for row in await self._fetch("experiment_events", name))
+
+    async def report(self, name: str) -> str | None:
+        """The report that it was last stopped or shipped with, as JSON; None without one."""
+        rows = await self._fetch("experiment_report", name)
+        return rows[0]["report"] if rows else None
+
+    async def counts(self, name: str) -> tuple[ArmCounts, ...]:
+        """Conversations and users by arm. Reads every partition: a question of the operator's."""
+        rows = await self._fetch("exposed_conversations", name)
+        return tuple(
+            ArmCounts(
+                arm=row["arm"],
+                conversations=row["conversations"],
+                exposed=row["exposed"],
+                users=row["users"],
+            )
+            for row in rows
+        )
+
+    async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
+        """Store a draft; raises Conflict where the name is taken."""
+        arguments = create_arguments(experiment, checked_author(author), checked_message(message))
+
+        async def operation(connection: Connection) -> bool:
+            return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+
+        if not await self._retrying(operation, WRITE_RETRY_S):
+            raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
+
+    async def start(
+        self,
+        name: str,
+        *,
+        author: str,
+        message: str,
+        check: Callable[[Sequence[Experiment]], None],
+    ) -> None:
+        """Let users in from now on. `check` sees all experiments, and raises where this one would get in
+        the way of another; no other is started meanwhile. Raises Conflict unless it is a draft."""
+        who, why = checked_author(author), checked_message(message)
+
+        async def operation(connection: Connection) -> bool:
+            async with connection.transaction():
+                await connection.execute(QUERIES["lock_experiments"])
+                check(read_experiments(await connection.fetch(QUERIES["experiments"])))
+                return bool(await connection.fetchval(QUERIES["start_experiment"], name, who, why))
+
+        if not await self._retrying(operation, WRITE_RETRY_S):
+            raise Conflict(f"{name} has been started before: only a draft can be started")
+
+    async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
+        """Let in a larger share of its users; raises Conflict where it is no larger, or has ended."""
+        if not await self._change(
+            "ramp_experiment", name, coverage, checked_author(author), checked_message(message)
+        ):
+            raise Conflict(
+                f"{name} has ended, or lets in as many users already: a ramp only adds users, since "
+                "those who were let in have seen the difference"
+            )
+
+    async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
+        """Open no more conversations in an arm; False when it is paused already or does not run."""
+        return await self._change(
+            "pause_arm", name, arm, checked_author(author), checked_message(message)
+        )
+
+    async def end(
+        self,
+        name: str,
+        state: State,
+        *,
+        arm: str | None,
+        author: str,
+        message: str,
+        report: str | None,
+    ) -> None:
+        """Stop it, or note that an arm was shipped, with the report (JSON). Raises Conflict where it does
+        not run."""
+        assert state in ("stopped", "shipped")
+        who, why = checked_author(author), checked_message(message)
+        if not await self._change("end_experiment", name, state, arm, who, why, report):
+            raise Conflict(f"{name} does not run: only a running experiment can be {state}")
+
+    async def _change(self, query: str, *arguments: object) -> bool:
+        async def operation(connection: Connection) -> bool:
+            return bool(await connection.fetchval(QUERIES[query], *arguments))
+
+        return await self._retrying(operation, WRITE_RETRY_S)
+
+    async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
+        async def operation(connection: Connection) -> Sequence[asyncpg.Record]:
+            return await connection.fetch(QUERIES[query], *arguments)
+
+        return await self._retrying(operation, READ_RETRY_S)
+
+    async def _retrying(
+        self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
+    ) -> T:
+        return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)

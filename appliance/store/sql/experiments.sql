@@ -1,0 +1,108 @@
+-- name: create_experiment
+-- $1 experiment, $2 character, $3 hypothesis, $4 layer, $5 salt, $6 range start, $7 range end, $8 coverage,
+-- $9 excludes, $10 overrides, $11 options; $12 arms, $13 shares, $14 versions; $15 author, $16 message. One statement:
+-- an experiment is never seen without its arms. False where the name is taken.
+WITH made AS (
+    INSERT INTO appliance.experiments (
+        experiment, character_id, hypothesis, layer, salt, range_start, range_end, coverage, excludes, overrides,
+        options, state)
+    VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::float8, $7::float8, $8::float8,
+            $9::text[], $10::jsonb, $11::jsonb, 'draft')
+    ON CONFLICT (experiment) DO NOTHING
+    RETURNING experiment, character_id
+), arms AS (
+    INSERT INTO appliance.experiment_arms (experiment, arm, place, share, name, version)
+    SELECT made.experiment, given.arm, given.place, given.share, made.character_id, given.version
+    FROM made
+    CROSS JOIN unnest($12::text[], $13::float8[], $14::text[])
+        WITH ORDINALITY AS given (arm, share, version, place)
+), event AS (
+    INSERT INTO appliance.experiment_events (experiment, kind, author, message)
+    SELECT experiment, 'created', $15::text, $16::text FROM made
+)
+SELECT count(*) > 0 AS is_new FROM made;
+
+-- name: experiments
+-- All of them, the newest first; one row an arm.
+SELECT e.experiment, e.character_id, e.hypothesis, e.layer, e.salt, e.range_start, e.range_end, e.coverage,
+       e.excludes, e.overrides, e.options, e.state, e.created_at, e.started_at, e.stopped_at,
+       a.arm, a.share, a.version, a.paused_at
+FROM appliance.experiments AS e
+JOIN appliance.experiment_arms AS a ON a.experiment = e.experiment
+ORDER BY e.created_at DESC, e.experiment, a.place;
+
+-- name: experiment_events
+SELECT experiment, kind, arm, author, message, report IS NOT NULL AS has_report, at
+FROM appliance.experiment_events
+WHERE experiment = $1::text
+ORDER BY event_id;
+
+-- name: experiment_report
+-- The report that the experiment was last stopped or shipped with.
+SELECT report
+FROM appliance.experiment_events
+WHERE experiment = $1::text AND report IS NOT NULL
+ORDER BY event_id DESC
+LIMIT 1;
+
+-- name: start_experiment
+-- Only one at a time starts: what overlaps it was looked for under the same lock.
+WITH changed AS (
+    UPDATE appliance.experiments
+    SET state = 'running', started_at = now()
+    WHERE experiment = $1::text AND state = 'draft'
+    RETURNING experiment
+)
+INSERT INTO appliance.experiment_events (experiment, kind, author, message)
+SELECT experiment, 'started', $2::text, $3::text FROM changed
+RETURNING at;
+
+-- name: lock_experiments
+SELECT pg_advisory_xact_lock(7235419003813::bigint);
+
+-- name: ramp_experiment
+-- A ramp only adds users.
+WITH changed AS (
+    UPDATE appliance.experiments
+    SET coverage = $2::float8
+    WHERE experiment = $1::text AND state IN ('draft', 'running') AND coverage < $2::float8
+    RETURNING experiment
+)
+INSERT INTO appliance.experiment_events (experiment, kind, author, message)
+SELECT experiment, 'ramped', $3::text, $4::text FROM changed
+RETURNING at;
+
+-- name: pause_arm
+WITH changed AS (
+    UPDATE appliance.experiment_arms AS a
+    SET paused_at = now()
+    FROM appliance.experiments AS e
+    WHERE a.experiment = $1::text AND a.arm = $2::text AND a.paused_at IS NULL
+      AND e.experiment = a.experiment AND e.state = 'running'
+    RETURNING a.experiment, a.arm
+)
+INSERT INTO appliance.experiment_events (experiment, kind, arm, author, message)
+SELECT experiment, 'paused', arm, $3::text, $4::text FROM changed
+RETURNING at;
+
+-- name: end_experiment
+-- $2 how it ends, $3 the arm that was shipped or null, $4 author, $5 message, $6 report or null.
+WITH changed AS (
+    UPDATE appliance.experiments
+    SET state = $2::text, stopped_at = coalesce(stopped_at, now())
+    WHERE experiment = $1::text
+      AND (state = 'running' OR (state = 'stopped' AND $2::text = 'shipped'))
+    RETURNING experiment
+)
+INSERT INTO appliance.experiment_events (experiment, kind, arm, author, message, report)
+SELECT experiment, $2::text, $3::text, $4::text, $5::text, $6::jsonb FROM changed
+RETURNING at;
+
+-- name: exposed_conversations
+-- Conversations by arm, and how many of them were exposed: all tenants', so all partitions.
+SELECT arm, count(*) AS conversations, count(exposed_at) AS exposed,
+       count(DISTINCT (tenant, user_id)) FILTER (WHERE exposed_at IS NOT NULL) AS users
+FROM appliance.conversations
+WHERE experiment = $1::text
+GROUP BY arm
+ORDER BY arm;

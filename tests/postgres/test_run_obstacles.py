@@ -1,0 +1,242 @@
+"""What a repair meets on a real cluster that is old and still takes writes: locks, cursors, leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from appliance.dbops.drill.counters import move_to_xid
+from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
+from appliance.dbops.drill.throwaway import ThrowAway
+from appliance.dbops.faults import Fault
+from appliance.dbops.plan import blockers as plan_blockers
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import Consent, Step, StepKind
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.row_counts import count_rows
+from appliance.dbops.repair.run_lock import RunLock
+from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.snapshot.inspect import read_snapshot
+from appliance.dbops.target import APPLICATION_NAME, Target
+from appliance.errors import DatabaseError
+from tests.drill_fixtures import EMBEDDED
+from tests.repairs import Told, repair
+
+POLICY = Policy(last_stage=2, lock_timeout_ms=300)
+LOCKED_AT_ONCE = 300
+
+
+@pytest.fixture(scope="module")
+def aged(drill_folder: Path, pristine_clusters: Callable[[str], ThrowAway]) -> Iterator[Drill]:
+    """A cluster whose tables are a billion transactions old: a margin is to be restored."""
+    with asyncio.Runner() as runner:
+        drill = runner.run(make_aged(drill_folder, pristine_clusters(EMBEDDED)))
+        yield drill
+        runner.run(drill.close())
+
+
+async def make_aged(drill_folder: Path, template: ThrowAway) -> Drill:
+    if not template.directory.exists():
+        await template.create()
+    drill = Drill(await template.copy_to(drill_folder / "aged"))
+    await drill.cluster.start()
+    await drill.execute_each("postgres", "CREATE DATABASE app")
+    await drill.execute(
+        "CREATE TABLE pinned AS SELECT n FROM generate_series(1, 1000) AS n; "
+        "CREATE TABLE free AS SELECT n FROM generate_series(1, 1000) AS n; "
+        "CREATE TABLE counted AS SELECT 1 AS counted, 2 AS other; "
+        "CREATE TABLE indexed AS SELECT n FROM generate_series(1, 1000) AS n; "
+        "CREATE INDEX indexed_n ON indexed (n); "
+        "CREATE TABLE lost AS SELECT n FROM generate_series(1, 10) AS n"
+    )
+    await drill.cluster.stop()
+    await move_to_xid(drill.cluster, HALFWAY_XIDS)
+    await drill.cluster.start()
+    return drill
+
+
+@pytest.fixture
+async def sessions(aged: Drill) -> AsyncIterator[MaintenanceSessions]:
+    """Those of a worker."""
+    opened = MaintenanceSessions(target(aged), LOCKED_AT_ONCE)
+    yield opened
+    await opened.close()
+
+
+def target(drill: Drill) -> Target:
+    return Target(directory=drill.cluster.directory)
+
+
+def taker(sessions: MaintenanceSessions) -> StepTaker:
+    async def clear_way(_: object) -> None:
+        """No standby is there."""
+
+    return StepTaker(sessions, lambda key, pid: None, clear_way)
+
+
+def states(told: Told, name: str) -> list[str]:
+    return [state for key, state in told.ended_steps if key.startswith(name)]
+
+
+async def test_a_vacuum_that_waits_for_a_cursors_page_names_it_and_the_others_go_on(
+    aged: Drill, tmp_path: Path
+) -> None:
+    holder = await aged.session(
+        "forgotten cursor", "BEGIN", "DECLARE c CURSOR FOR SELECT n FROM pinned", "FETCH 1 FROM c"
+    )
+    oid = await aged.value("SELECT 'pinned'::regclass::oid::bigint")
+    told = Told()
+    async with asyncio.timeout(120):
+        outcome = await repair(aged.cluster.directory, tmp_path, POLICY, told=told)
+    waited = [result for step, result in outcome.ended if step.relation_oid == oid]
+    assert {result.fault for result in waited} == {Fault.PINNED}
+    assert f"pid {holder.pid}" in waited[0].words
+    assert "forgotten cursor" in waited[0].words
+    assert "query" in waited[0].words
+    assert f"lock:{holder.pid}" in told.asked
+    failed = {step.relation_oid for step, one in outcome.ended if one.state is State.FAILED}
+    assert failed == {oid}
+    assert not holder.ended
+    outcome = await repair(aged.cluster.directory, tmp_path, POLICY, [Consent.LOCK])
+    assert outcome.is_complete, outcome.left.steps
+    assert holder.ended
+    await aged.end_actors()
+
+
+async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_ended(
+    aged: Drill, sessions: MaintenanceSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_blockers, "TERMINATE_WAIT_MS", 200)
+    slow = await aged.session("slow")
+    seen = await read_snapshot(target(aged).connect)
+    step = Step(
+        key=f"session:{slow.pid}",
+        kind=StepKind.END_SESSION,
+        stage=1,
+        database=None,
+        object="a session",
+        reason="",
+        statements=plan_blockers.terminate(slow.pid, seen.taken_at, idle_too=True),
+        pid=slow.pid,
+    )
+    os.kill(slow.pid, signal.SIGSTOP)
+    result = await taker(sessions).take(step, None, seen)
+    os.kill(slow.pid, signal.SIGCONT)
+    assert (result.state, result.fault) == (State.FAILED, Fault.ENDING)
+    assert (await taker(sessions).take(step, None, seen)).state is State.DONE
+    await aged.end_actors()
+
+
+async def test_two_runs_exclude_each_other_wherever_they_keep_their_state(
+    aged: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.dbops.repair.run_lock.WAIT_S", 0.3)
+    for place in (Target(url=aged.cluster.url("app")), Target(url=aged.cluster.url("template1"))):
+        sessions = MaintenanceSessions(place, LOCKED_AT_ONCE)
+        lock = RunLock(sessions)
+        await lock.hold()
+        await lock.hold()  # Each round asks again.
+        with pytest.raises(DatabaseError, match=r"another repair is at work.*session \d+ on"):
+            await repair(aged.cluster.directory, tmp_path, POLICY)
+        await lock.close()
+    assert (await repair(aged.cluster.directory, tmp_path, POLICY)).stopped is None
+
+
+async def test_a_worker_has_one_session_however_many_databases_it_goes_to(
+    aged: Drill, sessions: MaintenanceSessions
+) -> None:
+    for database in ("app", "postgres", "template1", None, "app"):
+        connection = await sessions.get(database)
+        found = await connection.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", APPLICATION_NAME
+        )
+        assert found == 1
+
+
+async def test_a_column_named_as_the_row_is_hides_no_other(
+    aged: Drill, sessions: MaintenanceSessions
+) -> None:
+    digests = []
+    for value in (2, 3):
+        await aged.execute(f"UPDATE counted SET other = {value}")
+        counts = await count_rows(await read_snapshot(target(aged).connect), sessions, digest=True)
+        digests += [one.digest for one in counts.tables if one.table == '"public"."counted"']
+    assert len(set(digests)) == 2
+
+
+async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
+    aged: Drill, sessions: MaintenanceSessions
+) -> None:
+    left = "SELECT count(*) FROM pg_index WHERE indrelid = 'indexed'::regclass AND NOT indisvalid"
+    writer = await aged.session("writer", "BEGIN", "INSERT INTO indexed VALUES (0)")
+    seen = await read_snapshot(target(aged).connect)
+    oid = await aged.value("SELECT 'indexed'::regclass::oid::bigint")
+    assert isinstance(oid, int)
+    step = Step(
+        key="reindex:app:1",
+        kind=StepKind.REINDEX,
+        stage=3,
+        database="app",
+        object="app.public.indexed",
+        reason="",
+        statements=("REINDEX TABLE CONCURRENTLY indexed",),
+        relation_oid=oid,
+    )
+    result = await taker(sessions).take(step, None, seen)
+    assert (result.state, result.fault) == (State.FAILED, Fault.LOCKED)
+    assert await aged.value(left) == 1
+    await writer.say("COMMIT")
+    assert (await taker(sessions).take(step, None, seen)).state is State.DONE
+    assert await aged.value(left) == 0
+    await aged.end_actors()
+
+
+async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
+    aged: Drill, sessions: MaintenanceSessions
+) -> None:
+    path = await aged.value("SELECT pg_relation_filepath('lost')")
+    oid = await aged.value("SELECT 'lost'::regclass::oid::bigint")
+    assert isinstance(path, str)
+    assert isinstance(oid, int)
+    await aged.execute_each("app", "CHECKPOINT")
+    (aged.cluster.directory / path).rename(aged.cluster.directory / f"{path}.away")
+    step = Step(
+        key="vacuum:1:app:lost",
+        kind=StepKind.VACUUM,
+        stage=1,
+        database="app",
+        object="app.public.lost",
+        reason="",
+        statements=("VACUUM (INDEX_CLEANUP OFF) lost",),
+        relation_oid=oid,
+    )
+    result = await taker(sessions).take(step, None, await read_snapshot(target(aged).connect))
+    (aged.cluster.directory / f"{path}.away").rename(aged.cluster.directory / path)
+    assert result.fault is Fault.MISSING_FILE
+    assert result.damage is not None
+    assert (result.damage.kind, result.damage.relation) == ("file", "lost")
+
+
+async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:
+    await aged.execute_each("postgres", "CREATE DATABASE trapped")
+    await aged.execute_each(
+        "trapped",
+        "CREATE FUNCTION spring() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'sprung'; END $$",
+        "CREATE EVENT TRIGGER trap ON login EXECUTE FUNCTION spring()",
+        "ALTER EVENT TRIGGER trap ENABLE ALWAYS",
+    )
+    with pytest.raises(asyncpg.RaiseError):
+        await asyncpg.connect(aged.cluster.url("trapped"))
+    snapshot = await read_snapshot(target(aged).connect)
+    assert snapshot.missing == ()
+    alone = await target(aged).connect("trapped")
+    assert await alone.fetchval("SELECT current_setting('event_triggers')") == "off"
+    await alone.close()
+    await aged.execute_each("postgres", "DROP DATABASE trapped")

@@ -1,0 +1,214 @@
+"""Conversations in an experiment: pinned when they are opened, exposed once, at no query a turn."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from appliance.chat.catalog import Catalog
+from appliance.chat.conversations import Conversations
+from appliance.chat.params import ChatLimits
+from appliance.chat.running import RunningTurns
+from appliance.chat.trials import Trials
+from appliance.chat.turn import Turns
+from appliance.prompt.bundle import Bundle
+from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.model_text import ModelText
+from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiments import Experiments
+from appliance.store.ledger import Ledger
+from appliance.store.pool import Pool
+from appliance.wire.client import EngineClient
+from tests.characters import bundle_of
+from tests.scripted_engine import ScriptedEngine
+from tests.unit.chat.conftest import Vocabulary
+from tests.unit.chat.driver import PLAIN, TENANT, read, send
+from tests.unit.chat.test_without_database import Lent
+
+WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
+
+
+@pytest.fixture
+async def versions(catalog: Catalog) -> tuple[str, str]:
+    """Two published versions of the character `assistant`."""
+    made = []
+    for system in ("Be brief.", "Be long."):
+        bundle: Bundle = bundle_of("assistant", system=system)
+        version = CharacterVersion.of(bundle).version
+        await catalog.registry.publish("assistant", version, bundle.files, **WHO)
+        made.append(version)
+    return made[0], made[1]
+
+
+def two_arms(versions: tuple[str, str], **fields: Any) -> Experiment:
+    given: dict[str, Any] = {
+        "name": "length",
+        "character": "assistant",
+        "hypothesis": "Longer replies hold users longer.",
+        "layer": "assistant",
+        "salt": "length",
+        "range_start": 0.0,
+        "range_end": 1.0,
+        "coverage": 1.0,
+        "excludes": (),
+        "overrides": {},
+        "options": Options(),
+        "arms": (
+            Arm(name="brief", share=0.5, version=versions[0]),
+            Arm(name="long", share=0.5, version=versions[1]),
+        ),
+        "state": "draft",
+        "created_at": datetime.now(UTC),
+        **fields,
+    }
+    return Experiment(**given)
+
+
+@pytest.fixture
+async def trials(pool: Pool, versions: tuple[str, str]) -> Trials:
+    """A snapshot with one running experiment."""
+    store = Experiments(pool)
+    await store.create(two_arms(versions), **WHO)
+    await store.start("length", check=lambda others: None, **WHO)
+    made = Trials()
+    await made.reload(store)
+    return made
+
+
+@pytest.fixture
+async def chatting(
+    ledger: Ledger,
+    running: RunningTurns,
+    client: EngineClient,
+    model: ModelText,
+    catalog: Catalog,
+    trials: Trials,
+) -> Any:
+    """(turns, conversations) of a server where the experiment runs."""
+    turns = Turns(
+        ledger=ledger,
+        running=running,
+        engine=client,
+        model=model,
+        catalog=catalog,
+        limits=ChatLimits(),
+        trials=trials,
+    )
+    yield (
+        turns,
+        Conversations(ledger=ledger, running=running, catalog=catalog, trials=trials),
+    )
+    await turns.close()
+
+
+async def exposures(pool: Pool, conversation_id: UUID) -> Any:
+    return await pool.fetchrow(
+        "SELECT user_id, experiment, arm, exposed_at, prompt_version FROM appliance.conversations "
+        "WHERE conversation_id = $1",
+        conversation_id,
+    )
+
+
+async def test_a_user_is_pinned_at_the_start_and_exposed_once_with_the_statements_of_any_turn(
+    pool: Pool,
+    ledger: Ledger,
+    chatting: Any,
+    engine: ScriptedEngine,
+    vocabulary: Vocabulary,
+    versions: tuple[str, str],
+) -> None:
+    turns, conversations = chatting
+    engine.script = vocabulary.script("one", " two", leaves_node=True)
+    opened = await conversations.open(tenant=TENANT, user="mo")
+    before = await exposures(pool, opened.conversation_id)
+    assert before["exposed_at"] is None, "who was only assigned has seen nothing"
+    arms = {"brief": versions[0], "long": versions[1]}
+    assert before["prompt_version"] == opened.prompt_version == arms[before["arm"]]
+    async with pool.acquire() as connection:
+        lent: Any = Lent(connection)
+        ledger._pool = ledger._writer._pool = lent
+        await read(send(turns, opened.conversation_id, "first"))
+        assert sorted(set(lent.taken())) == ["append_turn", "get_conversation"]
+        for number in range(3):
+            await read(send(turns, opened.conversation_id, f"warm {number}"))
+            assert lent.taken() == ["get_conversation", "append_turn"]
+    ledger._pool = ledger._writer._pool = pool
+    tree = await ledger.messages(TENANT, opened.conversation_id)
+    seen = await exposures(pool, opened.conversation_id)
+    assert seen["exposed_at"] == tree[0].created_at, "at the first turn, and never again"
+    times = await pool.fetch(
+        "SELECT ttft_ms, reply_ms FROM appliance.messages WHERE role = 'assistant'"
+    )
+    assert len(times) == 4
+    assert all(0 <= row["ttft_ms"] <= row["reply_ms"] for row in times)
+
+
+async def test_an_edit_and_a_branch_are_marked_and_going_on_is_not(
+    pool: Pool, chatting: Any, engine: ScriptedEngine, vocabulary: Vocabulary
+) -> None:
+    turns, conversations = chatting
+    engine.script = vocabulary.script("one", leaves_node=True)
+    opened = await conversations.open(tenant=TENANT, user="mo")
+    key = opened.conversation_id
+    _, _, first = await read(send(turns, key, "first"))
+    assert first.message is not None
+    await read(send(turns, key, "second"))
+    await read(send(turns, key, "second, again", parent=first.message.message_id))
+    await read(send(turns, key, "first, again", parent=None))
+    await read(turns.regenerate(tenant=TENANT, conversation_id=key, message_id=None, params=PLAIN))
+    await read(send(turns, key, "on"))
+    rows = await pool.fetch(
+        "SELECT text, is_edit FROM appliance.messages WHERE role = 'user' ORDER BY created_at"
+    )
+    assert {row["text"]: row["is_edit"] for row in rows} == {
+        "first": None,
+        "second": None,
+        "second, again": True,
+        "first, again": True,
+        "on": None,
+    }
+
+
+async def test_after_the_end_and_with_another_version_nobody_is_exposed(
+    pool: Pool,
+    chatting: Any,
+    trials: Trials,
+    engine: ScriptedEngine,
+    vocabulary: Vocabulary,
+    ledger: Ledger,
+    versions: tuple[str, str],
+) -> None:
+    turns, conversations = chatting
+    engine.script = vocabulary.script("one", leaves_node=True)
+    moved = await conversations.open(tenant=TENANT, user="mo")
+    other = next(version for version in versions if version != moved.prompt_version)
+    await ledger.set_prompt_version(TENANT, moved.conversation_id, other)
+    await read(send(turns, moved.conversation_id, "first"))
+    assert (await exposures(pool, moved.conversation_id))["exposed_at"] is None
+    late = await conversations.open(tenant=TENANT, user="jo")
+    store = Experiments(pool)
+    await store.end("length", "stopped", arm=None, report=None, **WHO)
+    await trials.reload(store)
+    await read(send(turns, late.conversation_id, "first"))
+    assert (await exposures(pool, late.conversation_id))["exposed_at"] is None
+    after = await conversations.open(tenant=TENANT, user="jo")
+    assert (await exposures(pool, after.conversation_id))["experiment"] is None
+
+
+async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_leaves_nothing(
+    pool: Pool, ledger: Ledger, chatting: Any, trials: Trials
+) -> None:
+    _, conversations = chatting
+    store = Experiments(pool)
+    assert await store.pause("length", "long", **WHO)
+    assert not await store.pause("length", "long", **WHO)
+    await trials.reload(store)
+    opened = [await conversations.open(tenant=TENANT, user=f"u{number}") for number in range(20)]
+    arms = [one.trial and one.trial.arm for one in opened]
+    assert set(arms) == {"brief", None}
+    for one in opened:
+        await ledger.delete(TENANT, one.conversation_id)
+    assert await store.counts("length") == ()

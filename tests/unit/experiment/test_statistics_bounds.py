@@ -1,0 +1,177 @@
+"""Each bound and rule by itself: what it says at its edges, and that intervals and p-values agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.experiment.stats.contrast import Contrast
+from appliance.experiment.stats.guardrail import Guard, guard
+from appliance.experiment.stats.looks import Looks, interval, p_value, reach
+from appliance.experiment.stats.multiplicity import discovery_level
+from appliance.experiment.stats.planner import Planner
+from appliance.experiment.stats.quantile import quantile_estimate
+from appliance.experiment.stats.sample_ratio import sample_ratio
+from appliance.experiment.stats.sequential import bound
+from appliance.experiment.stats.switchback import period_values, switchback
+from appliance.experiment.stats.warm_up import LEFT_OUT_MAX, warm_up
+
+effects = st.floats(-5, 5)
+
+
+@given(
+    effect=effects,
+    variance=st.floats(1e-3, 10),
+    units=st.integers(10, 10**6),
+    planned=st.integers(10, 10**6),
+    alpha=st.sampled_from([0.2, 0.05, 0.01, 0.001]),
+    looks=st.sampled_from(list(Looks)),
+)
+def test_an_interval_is_without_zero_where_its_p_value_is_below_the_level(
+    effect: float, variance: float, units: int, planned: int, alpha: float, looks: Looks
+) -> None:
+    contrast = Contrast(
+        effect=np.asarray(float(effect)),
+        variance=np.asarray(float(variance)),
+        dof=np.asarray(float(units - 1)),
+        units=np.asarray(float(units)),
+    )
+    low, high = interval(contrast, looks, alpha, planned)
+    p = p_value(contrast, looks, planned)
+    assert 0 <= p <= 1
+    if abs(p - alpha) > 1e-9:
+        assert (low > 0 or high < 0) == (p < alpha)
+
+
+def test_the_running_bound_is_narrowest_about_where_it_was_planned() -> None:
+    units = np.array([1e2, 1e3, 1e4, 1e5, 1e6])
+    widths = bound(units, 0.05, 1e4) / np.sqrt(units)
+    assert (np.diff(widths) < 0).all()
+    # Beside the narrowest bound at each number of users, planned for it: the loss elsewhere.
+    best = np.array([float(bound(np.asarray(float(n)), 0.05, n)) for n in units])
+    assert best == pytest.approx(reach(Looks.ANY, 0.05))
+    assert bound(units, 0.05, 1e4).argmin() == 2
+
+
+def test_known_splits_alarm_or_do_not() -> None:
+    assert sample_ratio([5120, 4880], [0.5, 0.5]).p_value == pytest.approx(0.0164, abs=1e-4)
+    assert not sample_ratio([5120, 4880], [0.5, 0.5]).alarms
+    assert sample_ratio([5200, 4800], [0.5, 0.5]).p_value == pytest.approx(6.3e-5, abs=1e-6)
+    assert sample_ratio([5200, 4800], [0.5, 0.5]).alarms
+    assert sample_ratio([9000, 500, 480], [0.9, 0.05, 0.05]).p_value > 0.5
+    assert not sample_ratio([0, 0], [0.5, 0.5]).alarms
+    assert sample_ratio([30, 0], [0.5, 0.5]).alarms
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "up_is_better", "told"),
+    [
+        (-0.02, 0.04, False, Guard.SAFE),
+        (-0.02, 0.07, False, Guard.OPEN),
+        (0.01, 0.09, False, Guard.HARMED),
+        (0.06, 0.09, False, Guard.BREACHED),
+        (-0.04, 0.2, True, Guard.SAFE),
+        (-0.09, 0.02, True, Guard.OPEN),
+        (-0.09, -0.01, True, Guard.HARMED),
+        (-0.09, -0.06, True, Guard.BREACHED),
+    ],
+)
+def test_a_guardrail_stands_as_its_interval_says(
+    low: float, high: float, up_is_better: bool, told: Guard
+) -> None:
+    assert guard(low, high, 0.05, up_is_better=up_is_better) is told
+
+
+def test_a_level_of_discovery_is_one_metrics_share_when_nothing_is_found() -> None:
+    assert discovery_level([0.5, 0.03, 0.9], 0.05) == pytest.approx(0.05 / 3)
+    assert discovery_level([0.001, 0.03, 0.9], 0.05) == pytest.approx(0.05 / 3 * 2)
+    assert discovery_level([], 0.05) == pytest.approx(0.05)
+
+
+def test_the_planner_turns_round() -> None:
+    plan = Planner(relative_variance=2.5, looks=Looks.ANY, shares=(0.5, 0.25), power=0.9)
+    users = plan.users_needed(0.05)
+    assert plan.minimum_effect(users) == pytest.approx(0.05)
+    assert plan.power_at(0.05, users) == pytest.approx(0.9)
+    assert plan.days_needed(0.05, users / 9.5) == 10
+    # Two arms of one user each way, 5 % and 80 %: the textbook's 15.7 variances over the effect squared.
+    textbook = Planner(relative_variance=1.0, looks=Looks.PLANNED).users_needed(np.expm1(0.1)) / 2
+    assert textbook == pytest.approx(2 * 7.849 / 0.01, rel=1e-3)
+
+
+def test_a_quantile_lies_where_its_share_of_observations_does() -> None:
+    rng = np.random.default_rng(2)
+    value = rng.lognormal(0, 1, 20_000)
+    user = rng.integers(0, 900, 20_000)
+    once = np.ones(20_000, dtype=np.int64)
+    for share in (0.1, 0.5, 0.95):
+        told = quantile_estimate(user, value, once, share)
+        assert told is not None
+        assert told.value == pytest.approx(np.quantile(value, share), rel=1e-3)
+        # Independent observations: the textbook's error of a quantile.
+        at = np.log(told.value)
+        density = np.exp(-(at**2) / 2) / np.sqrt(2 * np.pi) / told.value
+        error = np.sqrt(share * (1 - share) / 20_000) / density
+        assert np.sqrt(told.variance / told.count) == pytest.approx(error, rel=0.1)
+        # The same observations, counted up: twice as many of the same users tell no more.
+        twice = quantile_estimate(user, value, 2 * once, share)
+        assert twice is not None
+        assert twice.variance == pytest.approx(told.variance, rel=0.02)
+
+
+def test_a_quantile_too_far_out_for_its_users_is_none() -> None:
+    user = np.arange(30)
+    value = np.linspace(1, 2, 30)
+    once = np.ones(30, dtype=np.int64)
+    assert quantile_estimate(user, value, once, 0.5) is not None
+    assert quantile_estimate(user, value, once, 0.95) is None
+    assert quantile_estimate(user, np.ones(30), once, 0.5) is None
+
+
+def test_a_switchback_pairs_neighbours_and_leaves_out_what_is_alone() -> None:
+    tide = np.array([1.0, 1.0, 4.0, 4.0, 2.0, 2.0, 7.0])
+    block = np.array([0, 0, 1, 1, 2, 2, 3], dtype=np.int32)
+    treated = np.array([False, True, True, False, False, True, True])
+    slower = np.where(treated, [1, 1.1, 1.2, 1, 1, 1.15, 1.1], 1.0)
+    told = switchback(block, treated, tide * slower)
+    assert told is not None
+    assert told.units == 3
+    assert told.effect == pytest.approx(np.log([1.1, 1.2, 1.15]).mean())
+    assert switchback(block[:2], treated[:2], tide[:2]) is None
+    assert switchback(block[:0], treated[:0], tide[:0]) is None
+
+
+def test_values_of_periods_are_quantiles_of_what_was_counted_in_them() -> None:
+    period = np.array([4, 1, 1, 1, 4], dtype=np.int32)
+    value = np.array([9.0, 3.0, 1.0, 2.0, 8.0])
+    count = np.array([1, 1, 1, 8, 3], dtype=np.int64)
+    periods, values = period_values(period, value, count, 0.5)
+    assert periods.tolist() == [1, 4]
+    assert values.tolist() == [2.0, 8.0]
+
+
+def test_the_cold_start_of_a_new_arm_is_left_out_of_both() -> None:
+    asked = np.full((2, 40), 1000.0)
+    cached = np.full((2, 40), 900.0)
+    cached[1, :3] = [0.0, 300.0, 700.0]
+    told = warm_up(cached, asked)
+    assert told.slices == 3
+    assert told.cold == pytest.approx((0.9, 1 / 3))
+    assert told.warm == pytest.approx((0.9, 0.9))
+    assert not told.still_cold
+
+
+def test_an_arm_that_stays_cold_is_not_left_out_for_long() -> None:
+    asked = np.full((2, 40), 1000.0)
+    cached = np.full((2, 40), 900.0)
+    cached[1] = np.linspace(0, 900, 40)
+    told = warm_up(cached, asked)
+    assert told.slices == 40 * LEFT_OUT_MAX
+    assert told.still_cold
+
+
+def test_an_arm_nobody_asked_in_is_no_reason_to_leave_out_all() -> None:
+    asked = np.zeros((2, 8))
+    assert warm_up(asked.copy(), asked).slices == 0
