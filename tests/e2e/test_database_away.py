@@ -131,20 +131,21 @@ def full_disk(box: Box) -> Iterator[None]:
     filler = Path(box.data_dir / "filler")
     if not box.data_dir.parent.is_mount():
         pytest.fail("a disk to be filled needs the right to mount one (run as root)")
-    chunk = bytes(1 << 20)
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(chunk)
     try:
-        asyncio.run(use_up_wal_files(box))
+        asyncio.run(fill(box, filler))
         yield
     finally:
         filler.unlink()
 
 
-async def use_up_wal_files(box: Box) -> None:
-    """Those that were there before the disk filled up: a server goes on with them for hours."""
+async def fill(box: Box, filler: Path) -> None:
+    """Take the room that is left, and have the server use up the files of its log that it has ahead: it
+    would go on with them for hours."""
     connection = await asyncpg.connect(socket_url(postgres_of(box)))
+    chunk = bytes(1 << 20)
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(chunk)
     try:
         for _ in range(WAL_FILES_MAX):
             await connection.execute(
