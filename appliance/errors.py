@@ -45,6 +45,12 @@ class DatabaseError(ApplianceError):
     code = "database_error"
 
 
+class LockUnusable(ApplianceError):
+    """A lock file is a link, no file, or another user's; the process does not start (exit 2)."""
+
+    code = "lock_unusable"
+
+
 class InvalidTrace(ApplianceError):
     """A file is not a recorded trace, or nothing in it can be read (exit 2)."""
 

@@ -7,18 +7,15 @@ server waiting. Never: writes a turn, or speaks to a database.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.errors import DatabaseError
+from appliance.file_lock import FileLock, LockTaken
 
 FILE_NAME = "maintenance"
-TAKE_TIMEOUT_S = 1.0
-TAKE_POLL_S = 0.005
+PURPOSE = "appliance db run"
 
 
 def is_on(data_dir: Path) -> bool:
@@ -26,44 +23,23 @@ def is_on(data_dir: Path) -> bool:
 
     A file that nobody holds, or none, is off. Raises OSError when the file cannot be read.
     """
-    try:
-        descriptor = os.open(data_dir / FILE_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not _lock(descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
+    return _lock(data_dir).holder() is not None
 
 
 @contextmanager
 def maintenance(data_dir: Path) -> Iterator[None]:
     """Maintenance mode is on in the block. Raises DatabaseError when another process holds it."""
-    path = data_dir / FILE_NAME
-    # Readable by the server, which may run as another user than the operator's command.
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
+    lock = _lock(data_dir)
     try:
-        # A reader that looks at this very moment holds the lock for microseconds.
-        deadline = time.monotonic() + TAKE_TIMEOUT_S
-        while not _lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-                raise DatabaseError(
-                    f"{path}: process {holder or 'unknown'} repairs the database already"
-                )
-            time.sleep(TAKE_POLL_S)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        lock.acquire()
+    except LockTaken as error:
+        raise DatabaseError(f"{lock.path}: {error} repairs the database already") from error
+    try:
         yield
     finally:
-        # The file stays: removing it would let two processes hold two locks.
-        os.close(descriptor)
+        lock.release()
 
 
-def _lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _lock(data_dir: Path) -> FileLock:
+    # Readable by the server, which may run as another user than the operator's command.
+    return FileLock(data_dir / FILE_NAME, purpose=PURPOSE, mode=0o644)

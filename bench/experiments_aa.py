@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from appliance.experiment.analysis import USERS_MIN
 from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
 from appliance.experiment.stats.estimates import (
     estimates,
@@ -43,8 +44,6 @@ from bench.experiment_population import (
 RUNS = 2_000
 SEED = 20_26
 USERS_AN_ARM = 2_000
-LOOKED_AT_FROM = 100
-"""Users an arm from which the product judges at all."""
 ALPHA = 0.05
 EFFECTS = (0.02, 0.05, 0.10)
 
@@ -88,7 +87,7 @@ def false_positives(people: Population, runs: int, seed: int = SEED) -> FalsePos
         arms = drawn_moments(often, *table[:3])
         squares = np.tensordot(often, table[3], 1)
         contrast = logarithmic(*estimates(_arm(arms, 0), _arm(arms, 1)))
-        enough = arms.count.min(axis=1) >= LOOKED_AT_FROM
+        enough = arms.count.min(axis=1) >= USERS_MIN
         naive = is_found(contrast.interval(ALPHA))
         always = is_found(interval(contrast, Looks.ANY, ALPHA, 2 * USERS_AN_ARM))
         messages = is_found(_of_messages(arms, squares).interval(ALPHA))
@@ -242,29 +241,27 @@ class FalseSwitchbacks:
 
 
 def false_switchbacks(runs: int, *, blocks: int = 60, seed: int = SEED) -> FalseSwitchbacks:
-    """Latency that follows the day and a load that lingers, 200 messages in each half-hour period."""
+    """Latency that follows the day and a load that lingers, 30 messages in each half-hour period."""
     rng = np.random.default_rng(seed)
-    periods, each = 2 * blocks, 200
+    periods, each = 2 * blocks, 30
     block = np.repeat(np.arange(blocks, dtype=np.int32), 2)
     tide = 0.4 * np.sin(np.arange(periods) * 2 * np.pi / 48)
+    load = rng.normal(0, 0.15, (periods, runs))
+    for period in range(1, periods):
+        load[period] += 0.7 * load[period - 1]
     by_blocks = by_messages = 0
-    for _ in range(runs):
-        load = np.zeros(periods)
-        shocks = rng.normal(0, 0.15, periods)
-        for period in range(1, periods):
-            load[period] = 0.7 * load[period - 1] + shocks[period]
-        level = np.exp(tide + load)
-        values = level[:, None] * rng.gamma(4.0, 0.25, (periods, each))
+    for run in range(runs):
+        values = np.exp(tide + load[:, run])[:, None] * rng.gamma(4.0, 0.25, (periods, each))
         treated = rng.integers(0, 2, blocks).repeat(2).astype(bool)
         treated[1::2] ^= True
         contrast = switchback(block, treated, values.mean(axis=1))
         assert contrast is not None
-        low, high = contrast.interval(ALPHA)
-        by_blocks += bool(low > 0 or high < 0)
-        sides = [Moments.of(values[side].reshape(-1, 1)) for side in (~treated, treated)]
-        apart = sides[1].mean[0] - sides[0].mean[0]
-        error = np.sqrt(sum(side.cov[0, 0] / side.count for side in sides))
-        by_messages += bool(abs(apart) > 1.96 * error)
+        by_blocks += bool(contrast.p_value() < ALPHA)
+        one, other = (
+            raw_estimate(Moments.of(np.stack([side, np.ones_like(side)], axis=1)))
+            for side in (values[~treated].ravel(), values[treated].ravel())
+        )
+        by_messages += bool(absolute(one, other).p_value() < ALPHA)
     return FalseSwitchbacks(blocks=by_blocks / runs, messages=by_messages / runs)
 
 

@@ -44,7 +44,6 @@ def relation(oid: int, age: int = YOUNG, **fields: object) -> Relation:
         kind=RelationKind.TABLE,
         toast_owner=None,
         temporary=False,
-        unlogged=False,
         shared=False,
         user_catalog=False,
         xid_age=age,
@@ -52,11 +51,8 @@ def relation(oid: int, age: int = YOUNG, **fields: object) -> Relation:
         pages=100,
         pages_all_visible=0,
         pages_all_frozen=None,
-        rows=1000.0,
         rows_live=1000,
         rows_dead=0,
-        options=(),
-        last_vacuum=None,
         last_autovacuum=None,
     )
     return replace(plain, **fields)  # type: ignore[arg-type]
@@ -107,12 +103,13 @@ def snapshot(
         in_recovery=False,
         superuser=True,
         block_size=8192,
+        segment_bytes=1 << 30,
         has_lz4=False,
         server_started_s=0.0,
         next_xid=3_000_000_000,
         next_mxid=1000,
         wal_position=0,
-        members=MemberSpace(segments=1, used=52_352, next_offset=0),
+        members=MemberSpace(used=52_352, next_offset=0),
         databases=databases,
         sessions=(),
         prepared=(),
@@ -137,7 +134,6 @@ def session(pid: int, **fields: object) -> Session:
         application="report",
         client=None,
         state="idle",
-        wait=None,
         xmin_age=None,
         xid_age=None,
         transaction_s=None,
@@ -173,7 +169,6 @@ def slot(name: str, *, xmin_age: int | None = None, catalog_xmin_age: int | None
         xmin_age=xmin_age,
         catalog_xmin_age=catalog_xmin_age,
         wal_status="reserved",
-        wal_kept_bytes=0,
     )
 
 
@@ -193,7 +188,6 @@ def lock(relation_oid: int, pid: int, *, database_oid: int) -> Lock:
         granted=True,
         pid=pid,
         gid=None,
-        waiting_s=None,
     )
 
 

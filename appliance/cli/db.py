@@ -40,12 +40,13 @@ class Subcommand(Protocol):
 
 
 def add_db(commands: Subparsers, arguments: Sequence[str]) -> None:
-    """The command; its subcommands, chosen as `db_command`, only where `arguments` begin with it."""
+    """The command; its subcommands, chosen as `db_command`, only those that `arguments` may mean."""
     parser = commands.add_parser("db", help="run, watch and repair the database")
     if arguments[:1] != ["db"]:
         return
     chosen = parser.add_subparsers(dest="db_command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    # One that is named needs no other; `--help` and a slip of the finger are shown all of them.
+    for name in [name for name in COMMANDS if arguments[1:2] == [name]] or COMMANDS:
         _module(name).add(chosen)
 
 

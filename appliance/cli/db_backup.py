@@ -26,6 +26,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         help="afterwards remove all but the newest N base backups, and the WAL before them",
     )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="where FOLDER has the backups of the database in whose place this one is now (after a "
+        "restore elsewhere, or an upgrade): move them into a folder of their own in it, and begin anew",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,8 +45,17 @@ def run(options: argparse.Namespace) -> int:
 
     archive = Archive(options.into.absolute())
     made = asyncio.run(
-        back_up(cluster_folder(options), find_binaries(), archive, options.keep, say)
+        back_up(
+            cluster_folder(options),
+            find_binaries(),
+            archive,
+            options.keep,
+            say,
+            take_over=options.take_over,
+        )
     )
+    if made.aside is not None:
+        print(f"the backups of the database before this one are in {made.aside}")
     if made.began_archiving:
         print(f"every change is copied to {archive.wal} from now on")
     print(f"base backup {made.base.path} is verified")

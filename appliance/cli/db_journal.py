@@ -33,7 +33,7 @@ _TORN = "look like an entry that was being written when its server ended, and ne
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What lies in a journal's folder. `holder` is the process that has it."""
+    """What lies in a journal's folder. `holder` is the process that has it, or "unknown"."""
 
     holder: str | None
     entries: int
@@ -119,7 +119,7 @@ def look(folder: Path) -> Found:
         if holder is None or scan is None or start < scan.end
     ]
     return Found(
-        holder=holder,
+        holder=None if holder is None else str(holder.pid or "unknown"),
         entries=len(waiting),
         conversations=len({entry.key for entry in waiting}),
         bytes=0 if scan is None else scan.end,

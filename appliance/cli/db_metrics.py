@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 from pathlib import Path
 
 from appliance.cli.db_options import add_target, target_of
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
+from appliance.durable import replace_file
 from appliance.errors import DatabaseError, NotRunning
 
 
@@ -51,21 +51,6 @@ def run(options: argparse.Namespace) -> int:
     if options.output is None:
         print(text, end="")
     else:
-        _replace(options.output, text)
+        # Whoever runs node_exporter reads it.
+        replace_file(options.output, text.encode(), mode=0o644)
     return 0 if snapshot is not None else EXIT_BAD_INPUT
-
-
-def _replace(path: Path, text: str) -> None:
-    """A reader sees the old text or the new one, never half of it. Raises OSError."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from datetime import datetime
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     folder = cluster_folder(options)
     if options.undo:
-        swapped = undo(folder)
+        swapped = asyncio.run(undo(folder, find_binaries()))
         print(f"{folder} is what it was before; the restored one is kept as {swapped.kept}")
         return 0
     archive = Archive(options.source.absolute())
@@ -52,6 +53,12 @@ def run(options: argparse.Namespace) -> int:
     print(f"{folder} is as it was at {moment}")
     if done.kept is not None:
         print(f"the folder before is kept as {done.kept}; to go back: appliance db restore --undo")
+    if not done.archives:
+        print(
+            f"it is a copy of the database that {archive.folder} belongs to, and archives nothing. To "
+            "begin: appliance db backup --into a folder of its own; or, if that database is gone for "
+            f"good, appliance db backup --into {shlex.quote(str(archive.folder))} --take-over"
+        )
     return 0
 
 

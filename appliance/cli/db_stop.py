@@ -13,7 +13,8 @@ from appliance.cli.db_options import add_folder, cluster_folder
 from appliance.errors import DatabaseError, NotRunning
 
 if TYPE_CHECKING:
-    from appliance.dbops.folder import FolderLock, Holder
+    from appliance.dbops.folder import FolderLock
+    from appliance.file_lock import Holder
 
 WAIT_S = 90.0
 POLL_S = 0.05
@@ -52,11 +53,12 @@ def _stop_holder(folder: Path, lock: FolderLock, holder: Holder) -> None:
     """Ask the process that stays with the server; it stops the server and then ends."""
     from appliance.cli.db_start import PURPOSE
 
-    if holder.purpose != PURPOSE:
-        raise DatabaseError(
-            f"{folder} is in use by {holder.purpose} (process {holder.pid}): stop that"
-        )
+    if holder.purpose != PURPOSE or holder.pid is None:
+        raise DatabaseError(f"{folder} is in use by {holder}: stop that")
     try:
+        # The lock's file only says so, and another user may own it.
+        if not lock.is_open_in(holder.pid) and lock.holder() is not None:
+            raise DatabaseError(f"{folder} is in use, but not by {holder}, as {lock.path} has it")
         os.kill(holder.pid, signal.SIGTERM)
     except ProcessLookupError:
         return  # It ended by itself between the look and the signal.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     from appliance.cli.terminal import say
     from appliance.dbops.cluster.binaries import find_binaries
     from appliance.dbops.copies.load_dump import load_dump
+    from appliance.dbops.copies.ownership import read_mark
     from appliance.dbops.copies.upgrade import roll_back, upgrade
 
     folder = cluster_folder(options)
@@ -59,10 +61,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"{folder} has all databases of the server, on PostgreSQL {binaries.version}")
         return 0
     swapped = asyncio.run(upgrade(folder, binaries, options.old_bin, say))
+    mark = read_mark(swapped.kept)
+    again = "--into FOLDER" if mark is None else f"--into {shlex.quote(mark.archive)} --take-over"
     _report(
         swapped,
-        "Settings made with ALTER SYSTEM are in the kept folder's postgresql.auto.conf. Begin a new "
-        "backup (appliance db backup): older ones are of the version before.\n"
+        "Settings made with ALTER SYSTEM are in the kept folder's postgresql.auto.conf. Nothing is "
+        f"archived until there is a backup of this version: appliance db backup {again}\n"
         "To go back: appliance db upgrade --rollback. Remove the kept folder when you are sure.",
     )
     return 0

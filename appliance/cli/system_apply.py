@@ -17,6 +17,7 @@ from pathlib import Path
 
 from appliance.cli.system_files import Link, Wanted
 from appliance.cli.system_plan import Command, Found, Own, Remove, Step, Write
+from appliance.durable import replace_file
 from appliance.errors import ConfigError
 
 ROOT = Path("/")
@@ -76,6 +77,8 @@ def run(words: tuple[str, ...]) -> str:
         raise ConfigError(
             f"{words[0]}: no such program: this needs systemd 247 or newer"
         ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{' '.join(words)}: not done after {COMMAND_TIMEOUT_S:.0f} s") from error
     if ended.returncode != 0:
         said = (ended.stderr or ended.stdout).strip()
         raise ConfigError(f"{' '.join(words)}: {said or f'exit status {ended.returncode}'}")
@@ -91,30 +94,32 @@ def _write(root: Path, step: Write) -> None:
     path = below(root, step.wanted.path)
     # Only the folders above a file; data folders are made by systemd-tmpfiles with their owners.
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
     if isinstance(step.wanted, Link):
+        new = path.with_name(f".{path.name}.new")
+        new.unlink(missing_ok=True)
         new.symlink_to(step.wanted.target)
-    else:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(step.wanted.text)
-            file.flush()
-            os.fsync(descriptor)
-        _own_path(root, new, step.wanted.owner.value, step.wanted.mode)
-    new.replace(path)
+        new.replace(path)
+        return
+    replace_file(
+        path,
+        step.wanted.text.encode(),
+        mode=step.wanted.mode,
+        owner=_ids(step.wanted.owner.value) if root == ROOT else None,
+    )
 
 
 def _own(root: Path, step: Own) -> None:
     wanted = step.wanted
-    _own_path(root, below(root, wanted.path), wanted.owner.value, wanted.mode)
-
-
-def _own_path(root: Path, path: Path, owner: str, mode: int) -> None:
+    path = below(root, wanted.path)
     if root == ROOT:
-        user, _, group = owner.partition(":")
-        os.chown(path, pwd.getpwnam(user).pw_uid, grp.getgrnam(group).gr_gid)
-    path.chmod(mode)
+        os.chown(path, *_ids(wanted.owner.value))
+    path.chmod(wanted.mode)
+
+
+def _ids(owner: str) -> tuple[int, int]:
+    """The numbers of `user:group`."""
+    user, _, group = owner.partition(":")
+    return pwd.getpwnam(user).pw_uid, grp.getgrnam(group).gr_gid
 
 
 def _remove(root: Path, step: Remove) -> None:

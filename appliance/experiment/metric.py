@@ -22,6 +22,15 @@ class Shape(Enum):
     """The value below which a share of all observations lies; a user is still the unit."""
 
 
+class Group(Enum):
+    """What a metric is about: where a report tells it."""
+
+    ENGAGEMENT = "engagement"
+    QUALITY = "quality"
+    SPEED = "speed"
+    COST = "cost"
+
+
 class Direction(Enum):
     """Which way is better."""
 
@@ -46,6 +55,7 @@ class Metric:
     unit: str
     shape: Shape
     direction: Direction
+    group: Group
     numerator: str
     denominator: str | None = None
     guardrail: float | None = None

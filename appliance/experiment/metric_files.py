@@ -18,7 +18,7 @@ import yaml
 from msgspec import Meta
 
 from appliance.errors import ConfigError
-from appliance.experiment.metric import Direction, Metric, Shape
+from appliance.experiment.metric import Direction, Group, Metric, Shape
 
 METRICS_FILE = "metrics.yaml"
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
@@ -31,6 +31,7 @@ class _Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     title: Annotated[str, Meta(min_length=1, max_length=100)]
     unit: Annotated[str, Meta(min_length=1, max_length=40)]
     direction: Direction
+    group: Group
     numerator: str
     denominator: str | None = None
     quantile: Annotated[float, Meta(gt=0, lt=1)] | None = None
@@ -60,6 +61,7 @@ class _Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             unit=self.unit,
             shape=shape,
             direction=self.direction,
+            group=self.group,
             numerator=self.numerator,
             denominator=self.denominator,
             guardrail=self.guardrail,

@@ -111,3 +111,8 @@ class Measured:
     hours: float
     warm_up_minutes: int = 0
     warm_up_hit_ratio: tuple[float | None, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Sums | Observations, ...]:
+        """Every metric that was measured."""
+        return (*self.sums, *self.observations)

@@ -7,14 +7,15 @@ a payload means.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from appliance.durable import put_file, replace_file, sync_folder, write_all
 from appliance.errors import JournalDamaged, JournalFull, JournalHeld
+from appliance.file_lock import FileLock, Holder, LockTaken
 from appliance.store.journal_frame import (
     HEADER_BYTES,
     KEY_BYTES,
@@ -30,6 +31,7 @@ log = logging.getLogger("appliance.store")
 
 FILE_NAME = "turns"
 LOCK_NAME = "lock"
+PURPOSE = "another server"
 REFUSED_NAME = "refused.jsonl"
 DAMAGED_PREFIX = "damaged-"
 TORN_PREFIX = "torn-"
@@ -63,7 +65,7 @@ class JournalFile:
         try:
             self._take(self._recovered())
         except BaseException:
-            os.close(self._lock)
+            self._lock.release()
             raise
 
     @property
@@ -110,12 +112,12 @@ class JournalFile:
         The numbers go on from what they were.
         """
         content, key = _content(frames)
-        old, self._file = self._file, _put(self._folder, FILE_NAME, content)
+        old, self._file = self._file, put_file(self._path, content)
         self._key, self._end, self._reserved = key, len(content), len(content)
         # Until its name is on the disk, what is appended to it could go with it.
         self._is_suspect = True
         os.close(old)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         self._is_suspect = False
         self._reserve(0)
 
@@ -124,27 +126,27 @@ class JournalFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._folder / REFUSED_NAME, flags, 0o600)
         try:
-            _write_all(descriptor, lines)
+            write_all(descriptor, lines)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def close(self) -> None:
-        """Give up file and lock. The lock's file stays: removing it would let two processes hold two."""
+        """Give up file and lock."""
         os.close(self._file)
-        os.close(self._lock)
+        self._lock.release()
 
     def _recovered(self) -> Scan:
         """What the file holds; what is no frame is kept aside and reported."""
         if not self._path.exists():
-            _replace(self._folder, FILE_NAME, header(secrets.token_bytes(KEY_BYTES)))
+            replace_file(self._path, header(secrets.token_bytes(KEY_BYTES)))
         data = self._path.read_bytes()
         try:
             found = scan(data)
         except JournalDamaged:
             self._set_aside(data, 0)
-            _replace(self._folder, FILE_NAME, header(secrets.token_bytes(KEY_BYTES)))
+            replace_file(self._path, header(secrets.token_bytes(KEY_BYTES)))
             return scan(self._path.read_bytes())
         if found.torn_bytes:
             self._set_torn_aside(data[found.end : found.end + found.torn_bytes], found.end)
@@ -153,12 +155,12 @@ class JournalFile:
         if all(start == found.end for start, _ in found.damaged):
             return found
         content, _ = _content([(one.number, one.payload) for one in found.frames])
-        _replace(self._folder, FILE_NAME, content)
+        replace_file(self._path, content)
         return scan(content)
 
     def _set_aside(self, data: bytes, start: int) -> None:
         name = f"{DAMAGED_PREFIX}{start}-{secrets.token_hex(4)}"
-        _replace(self._folder, name, data)
+        replace_file(self._folder / name, data)
         log.error("journal_damaged", extra={"bytes": len(data), "offset": start, "kept_as": name})
 
     def _set_torn_aside(self, data: bytes, start: int) -> None:
@@ -167,7 +169,7 @@ class JournalFile:
         name = f"{TORN_PREFIX}{start}-{secrets.token_hex(4)}"
         extra: dict[str, object] = {"bytes": len(data), "offset": start, "kept_as": name}
         try:
-            _replace(self._folder, name, data)
+            replace_file(self._folder / name, data)
         except OSError as error:
             extra |= {"kept_as": None, "error": type(error).__name__}
         log.warning("journal_tail_cut", extra=extra)
@@ -259,83 +261,24 @@ def read_journal(folder: Path) -> Scan | None:
         return None
 
 
-def holder_of(folder: Path) -> str | None:
-    """The process that holds the journal of a folder, "unknown" when it does not say; None: nobody."""
+def holder_of(folder: Path) -> Holder | None:
+    """Who holds the journal of a folder, None when nobody does. Raises OSError."""
+    return FileLock(folder / LOCK_NAME).holder()
+
+
+def _locked(folder: Path) -> FileLock:
+    lock = FileLock(folder / LOCK_NAME, purpose=PURPOSE)
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _named(descriptor)
-    finally:
-        os.close(descriptor)
-    return None
-
-
-def _locked(folder: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(folder / LOCK_NAME, flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = _named(descriptor)
-        os.close(descriptor)
-        raise JournalHeld(
-            f"{folder}: the journal is held by another server (process {holder})"
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def _named(descriptor: int) -> str:
-    return os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+        lock.acquire()
+    except LockTaken as error:
+        raise JournalHeld(f"{folder}: the journal is held by {error}") from error
+    return lock
 
 
 def _content(frames: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes]:
     """(a whole file, its key) of numbered payloads."""
     key = secrets.token_bytes(KEY_BYTES)
     return header(key) + b"".join(frame(key, *one) for one in frames), key
-
-
-def _replace(folder: Path, name: str, content: bytes) -> None:
-    """Write a file whole and durably: it is there as it was before, or with all of the content."""
-    os.close(_put(folder, name, content))
-    _sync_folder(folder)
-
-
-def _put(folder: Path, name: str, content: bytes) -> int:
-    """Put a file that is whole and on the disk in the place of another; returns it, open.
-
-    Raises OSError, and then the other is in its place. Its name lasts once the folder is synced.
-    """
-    temporary = folder / f".{name}.new"
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        _write_all(descriptor, content)
-        os.fsync(descriptor)
-        temporary.rename(folder / name)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _write_all_at(descriptor: int, data: bytes, place: int) -> None:

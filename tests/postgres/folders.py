@@ -41,11 +41,13 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-async def ask(directory: Path, query: str, database: str | None = None) -> object:
-    """The first value that a running cluster answers with."""
+async def ask(
+    directory: Path, query: str, database: str | None = None, *, column: int = 0
+) -> object:
+    """One value of the first row that a running cluster answers with."""
     connection = await Target(directory=directory).connect(database)
     try:
-        return await connection.fetchval(query)
+        return await connection.fetchval(query, column=column)
     finally:
         await connection.close()
 

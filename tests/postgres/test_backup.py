@@ -145,7 +145,7 @@ async def restored_says(
     await own.start(quiet)
     found = await said(own, chat.conversation_id)
     await own.stop()
-    undo(own.directory)
+    await undo(own.directory, binaries)
     assert restored.kept is not None
     assert not restored.kept.exists()
     return found
@@ -154,7 +154,7 @@ async def restored_says(
 async def test_what_cannot_be_restored_is_refused_and_the_folder_stays(
     own: Cluster, binaries: Binaries, archive: Archive, tmp_path: Path
 ) -> None:
-    with pytest.raises(DatabaseError, match="holds no base backup"):
+    with pytest.raises(DatabaseError, match="does not exist"):
         await restore(own.directory, binaries, archive, None, quiet)
     made = await back_up(own.directory, binaries, archive, None, quiet)
     await own.stop()
@@ -163,12 +163,17 @@ async def test_what_cannot_be_restored_is_refused_and_the_folder_stays(
     with pytest.raises(DatabaseError, match="earliest moment"):
         await restore(own.directory, binaries, archive, early, quiet)
     late = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(DatabaseError, match="later than the last change"):
+    with pytest.raises(DatabaseError, match="is in the future"):
         await restore(own.directory, binaries, archive, late, quiet)
+    twin = tmp_path / "twin"
+    with pytest.raises(DatabaseError, match="later than the last change"):
+        await restore(twin, binaries, archive, datetime.now(UTC), quiet)
+    assert not twin.exists()
     with pytest.raises(NotRunning):
         await back_up(own.directory, binaries, archive, None, quiet)
     assert digest(own.directory) == before
-    assert set(os.listdir(tmp_path)) <= {"postgres", "postgres.lock", "postgres.start.log"}
+    left = {"postgres", "postgres.lock", "postgres.start.log", "twin.lock"}
+    assert set(os.listdir(tmp_path)) <= left
 
 
 async def test_a_lost_folder_is_made_again_and_only_the_wanted_backups_stay(
@@ -203,7 +208,8 @@ async def test_a_damaged_backup_does_not_count_as_one(
     with pytest.raises(DatabaseError, match=r"pg_verifybackup failed.*pg_control"):
         await back_up(own.directory, binaries, archive, None, damage)
     assert archive.bases() == []
-    assert {path.name for path in archive.folder.iterdir()} == {"wal"}
+    assert {path.name for path in archive.folder.iterdir()} == {"wal", "lock", "owner.json"}
+    assert await ask(own.directory, "SHOW archive_command") == "true"
 
 
 async def test_an_archive_that_the_server_cannot_write_to_is_refused_at_once(
@@ -230,4 +236,4 @@ def test_the_commands_name_what_is_wrong_with_their_options(
             main(["db", *arguments])
         assert told in capsys.readouterr().err
     assert main(["db", "restore", "--from", str(tmp_path / "none"), *place]) == 2
-    assert "holds no base backup" in capsys.readouterr().err
+    assert "does not exist: there is no backup in it" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from appliance.dbops.blockers.blockers import Watch, blockers
 from appliance.dbops.blockers.damage_probe import probe_damage
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.dbops.cluster.cluster import Cluster
+from appliance.dbops.limits import MEMBERS_PER_SEGMENT
 from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
@@ -141,7 +142,7 @@ async def test_everything_is_read_and_no_xid_is_taken(watched: Cluster) -> None:
     assert before.next_xid > 700
     assert before.version == 180_006 or before.major == 18
     assert before.members is not None
-    assert before.members.segments == 1
+    assert before.members.used == MEMBERS_PER_SEGMENT
     assert {item.name for item in before.databases} == {
         "postgres",
         "template0",
@@ -394,7 +395,6 @@ async def test_a_vacuum_at_work_holds_nothing_back(watched: Cluster, client: Con
         await asyncio.sleep(0.02)
     (vacuum,) = snapshot.vacuums
     assert (vacuum.pid, vacuum.database, vacuum.automatic) == (pid, "app", False)
-    assert vacuum.pages_total > 100
     (session,) = (item for item in snapshot.sessions if item.pid == pid)
     assert session.vacuuming
     assert session.horizon_age is None

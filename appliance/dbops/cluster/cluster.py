@@ -27,8 +27,9 @@ from appliance.dbops.cluster.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster.extensions import add_missing
 from appliance.dbops.cluster.initdb import fill_folder
 from appliance.dbops.cluster.programs import end_process, environment, last_line
-from appliance.dbops.folder import ANOTHER_APPLIANCE, FolderLock, opened, replace_file, sync_folder
+from appliance.dbops.folder import ANOTHER_APPLIANCE, FolderLock, opened
 from appliance.dbops.settings import PORT, SETTINGS, SETTINGS_FILE, SUPERUSER
+from appliance.durable import replace_file, sync_folder
 from appliance.errors import DatabaseError
 
 log = logging.getLogger("appliance.dbops")
@@ -122,9 +123,7 @@ class Cluster:
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
         await self._stop_leftover(account, progress)
-        replace_file(
-            self.directory, SETTINGS_FILE, self._settings, uid=account.uid, gid=account.gid
-        )
+        replace_file(self.directory / SETTINGS_FILE, self._settings.encode())
         process = await self._spawn(binaries, account)
         try:
             if not await self._ready(process, progress, timeout_s):

@@ -11,7 +11,7 @@ from pathlib import Path
 from appliance.dbops.cluster.account import Account, account_for_initdb, account_for_new_cluster
 from appliance.dbops.cluster.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster.programs import run_program
-from appliance.dbops.folder import append_text, give_to, opened, replace_file
+from appliance.dbops.folder import append_text, give_to, opened
 from appliance.dbops.settings import (
     HBA,
     HBA_FILE,
@@ -20,6 +20,7 @@ from appliance.dbops.settings import (
     SETTINGS_FILE,
     SUPERUSER,
 )
+from appliance.durable import replace_file
 
 INIT_TIMEOUT_S = 120.0
 BUILTIN_LOCALE_SINCE = 17
@@ -61,8 +62,8 @@ async def initdb(
 def adopt(work: Path, owner: Account) -> None:
     """Give a new cluster its owner and its settings."""
     give_to(work, uid=owner.uid, gid=owner.gid)
-    replace_file(work, HBA_FILE, HBA, uid=owner.uid, gid=owner.gid)
-    replace_file(work, SETTINGS_FILE, SETTINGS, uid=owner.uid, gid=owner.gid)
+    replace_file(work / HBA_FILE, HBA.encode())
+    replace_file(work / SETTINGS_FILE, SETTINGS.encode())
     append_text(work, "postgresql.conf", INCLUDE_LINE)
 
 

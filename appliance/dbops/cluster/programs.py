@@ -66,8 +66,10 @@ async def run_program(
 def last_line(output: bytes) -> str:
     """The line of a program's output that says why it ended."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
-    fatal = [line for line in lines if "FATAL:" in line or "PANIC:" in line or "error:" in line]
-    return (fatal or lines or ["no reason given"])[-1].strip()
+    fatal = [line for line in lines if "FATAL:" in line or "PANIC:" in line]
+    # Of a tool's errors the first is the cause, and the others follow from it.
+    errors = [line for line in lines if "error:" in line]
+    return (fatal[-1:] or errors[:1] or lines[-1:] or ["no reason given"])[0].strip()
 
 
 def control_fields(text: str) -> dict[str, str]:

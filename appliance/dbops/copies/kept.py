@@ -5,7 +5,6 @@ Owns the names of kept folders. Never: removes one, or touches a folder that a s
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from appliance.dbops.cluster import leftover
-from appliance.dbops.cluster.account import Account, account_of_cluster
+from appliance.dbops.cluster.account import account_of_cluster, own_account
 from appliance.dbops.cluster.cluster import major_of
 from appliance.dbops.cluster.programs import run_program
 from appliance.dbops.folder import exchange
@@ -90,11 +89,10 @@ def check_space(source: Path, target: Path) -> None:
 
 async def copy_folder(source: Path, target: Path) -> None:
     """With owners, modes and links; blocks are shared where the file system can."""
-    own = Account(uid=os.geteuid(), gid=os.getegid(), borrowed=False)
     await run_program(
         Path("/bin/cp"),
         *("-a", "--reflink=auto", source, target),
         cwd=Path("/"),
-        account=own,
+        account=own_account(),
         timeout_s=COPY_TIMEOUT_S,
     )

@@ -6,13 +6,12 @@ Owns the file `db-samples.json`. Never: fails a command because of it; what is w
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.dbops.folder import replace_file
 from appliance.dbops.snapshot.rates import DAY_S, Sample
+from appliance.durable import replace_file
 
 FILE_NAME = "db-samples.json"
 SPACING_S = 60.0
@@ -55,12 +54,4 @@ def with_sample(samples: Sequence[Sample], now: Sample) -> tuple[Sample, ...]:
 def write_samples(folder: Path, samples: Sequence[Sample]) -> None:
     """Replace the file; it belongs to the folder's owner. Raises OSError."""
     text = json.dumps([asdict(item) for item in samples]) + "\n"
-    owner = folder.stat()
-    borrowed = os.geteuid() == 0
-    replace_file(
-        folder,
-        FILE_NAME,
-        text,
-        uid=owner.st_uid if borrowed else os.geteuid(),
-        gid=owner.st_gid if borrowed else os.getegid(),
-    )
+    replace_file(folder / FILE_NAME, text.encode())

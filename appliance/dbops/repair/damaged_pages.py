@@ -8,7 +8,6 @@ memory. Never: touches a page that can be read.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -16,13 +15,13 @@ from urllib.parse import quote
 import asyncpg
 
 from appliance.dbops.faults import Fault, damaged_block, fault_of
-from appliance.dbops.folder import sync_folder
 from appliance.dbops.plan.step import Step
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_step import QUERIES
 from appliance.dbops.snapshot.snapshot import Relation
 from appliance.dbops.target import Connection
+from appliance.durable import replace_file
 from appliance.errors import DatabaseError
 
 PAGES_MAX = 10_000
@@ -100,9 +99,4 @@ async def _zero(connection: Connection, page: asyncpg.Record) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    sync_folder(path.parent)
+    replace_file(path, content)

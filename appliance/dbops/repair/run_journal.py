@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from appliance.dbops.folder import FolderLock, sync_folder
+from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
+from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
 FILE_NAME = "repairs.jsonl"

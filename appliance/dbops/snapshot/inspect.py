@@ -38,31 +38,11 @@ SETTINGS = (
     "autovacuum_max_workers",
     "autovacuum_multixact_freeze_max_age",
     "autovacuum_naptime",
-    "autovacuum_vacuum_cost_delay",
-    "autovacuum_vacuum_cost_limit",
-    "autovacuum_vacuum_scale_factor",
-    "autovacuum_vacuum_threshold",
-    "data_checksums",
     "data_directory",
-    "hot_standby_feedback",
-    "idle_in_transaction_session_timeout",
-    "idle_replication_slot_timeout",
-    "maintenance_work_mem",
-    "max_connections",
-    "max_prepared_transactions",
-    "max_slot_wal_keep_size",
-    "max_wal_size",
     "track_counts",
-    "transaction_timeout",
-    "vacuum_cost_limit",
     "vacuum_failsafe_age",
-    "vacuum_freeze_min_age",
-    "vacuum_freeze_table_age",
     "vacuum_multixact_failsafe_age",
-    "vacuum_multixact_freeze_min_age",
-    "vacuum_multixact_freeze_table_age",
     "wal_compression",
-    "wal_level",
 )
 """What a snapshot keeps of `pg_settings`."""
 
@@ -110,6 +90,7 @@ async def read_cluster(connect: Connect) -> Snapshot:
             in_recovery=head["in_recovery"],
             superuser=head["superuser"],
             block_size=head["block_size"],
+            segment_bytes=head["segment_bytes"],
             has_lz4=head["has_lz4"],
             server_started_s=head["server_started_s"],
             next_xid=head["next_xid"],
@@ -188,18 +169,27 @@ async def _look_inside(
         rows = await session.rows("relations", "relations")
         if not rows:
             return database
-        sizes = await session.rows("relation_bytes", "sizes of relations (estimates are used)")
-        bytes_now: Mapping[int, int] = {row["oid"]: row["bytes"] for row in sizes}
-        relations = tuple(
-            snapshot_rows.relation_of(
-                row, bytes_now=bytes_now.get(row["oid"]), block_size=cluster.block_size
-            )
-            for row in rows
+        relations = snapshot_rows.relations_of(
+            rows,
+            bytes_now=await _sizes(session, cluster.segment_bytes),
+            block_size=cluster.block_size,
         )
         temp_namespaces = await _temp_namespaces(session, database, relations, cluster)
     finally:
         await _close(connection)
     return replace(database, relations=relations, temp_namespaces=temp_namespaces)
+
+
+async def _sizes(session: _Session, segment_bytes: int) -> Mapping[int, int]:
+    """The bytes of each relation, by oid, where they could be read."""
+    part = "sizes of relations (estimates are used)"
+    rows = await session.rows("first_file_bytes", part)
+    sizes: dict[int, int] = {row["oid"]: row["bytes"] for row in rows if row["bytes"] is not None}
+    full = [oid for oid, size in sizes.items() if size == segment_bytes]
+    if full:
+        for row in await session.rows("later_file_bytes", part, full):
+            sizes[row["oid"]] += row["bytes"]
+    return sizes
 
 
 async def _temp_namespaces(

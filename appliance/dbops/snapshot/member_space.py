@@ -30,7 +30,6 @@ def member_space(names: Iterable[str], next_offset: int) -> MemberSpace:
     oldest = min(segments, key=lambda number: (number - newest - 1) % MEMBER_SEGMENTS)
     count = (newest - oldest) % MEMBER_SEGMENTS + 1
     return MemberSpace(
-        segments=count,
         used=min(ID_SPACE, count * MEMBERS_PER_SEGMENT),
         next_offset=next_offset,
     )

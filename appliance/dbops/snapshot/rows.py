@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import asyncpg
@@ -28,29 +28,36 @@ QUERY_CHARS_MAX = 200
 _TRUE = ("true", "on", "yes", "1")
 
 
-def relation_of(row: Row, *, bytes_now: int | None, block_size: int) -> Relation:
-    """A row of `relations`; `bytes_now` is its size on disk where that is known."""
-    options = tuple(row["options"] or ())
+def relations_of(
+    rows: Sequence[Row], *, bytes_now: Mapping[int, int], block_size: int
+) -> tuple[Relation, ...]:
+    """The rows of `relations`; `bytes_now` is the size on disk of those where it is known."""
+    owners = {row["toast"]: row["oid"] for row in rows if row["toast"]}
+    return tuple(
+        _relation(row, owners.get(row["oid"]), bytes_now.get(row["oid"]), block_size)
+        for row in rows
+    )
+
+
+def _relation(
+    row: Row, toast_owner: int | None, bytes_now: int | None, block_size: int
+) -> Relation:
     return Relation(
         oid=row["oid"],
         schema=row["schema"],
         name=row["name"],
         kind=RelationKind(row["kind"]),
-        toast_owner=row["toast_owner"],
+        toast_owner=toast_owner,
         temporary=row["persistence"] == "t",
-        unlogged=row["persistence"] == "u",
         shared=row["shared"],
-        user_catalog=_is_user_catalog(options),
+        user_catalog=row["options"] is not None and _is_user_catalog(row["options"]),
         xid_age=row["xid_age"],
         mxid_age=row["mxid_age"],
         pages=max(0, row["pages"]) if bytes_now is None else bytes_now // block_size,
         pages_all_visible=row["pages_all_visible"],
         pages_all_frozen=row["pages_all_frozen"],
-        rows=row["rows"],
         rows_live=row["rows_live"],
         rows_dead=row["rows_dead"],
-        options=options,
-        last_vacuum=row["last_vacuum"],
         last_autovacuum=row["last_autovacuum"],
     )
 
@@ -87,7 +94,6 @@ def sessions_of(rows: Iterable[Row]) -> tuple[Session, ...]:
             application=row["application"] or "",
             client=row["client"],
             state=row["state"],
-            wait=row["wait"],
             xmin_age=row["xmin_age"],
             xid_age=row["xid_age"],
             transaction_s=row["transaction_s"],
@@ -143,7 +149,6 @@ def slots_of(rows: Iterable[Row]) -> tuple[Slot, ...]:
             xmin_age=row["xmin_age"],
             catalog_xmin_age=row["catalog_xmin_age"],
             wal_status=row["wal_status"],
-            wal_kept_bytes=row["wal_kept_bytes"],
         )
         for row in rows
     )
@@ -174,7 +179,6 @@ def locks_of(rows: Iterable[Row]) -> tuple[Lock, ...]:
             granted=row["granted"],
             pid=row["pid"],
             gid=row["gid"],
-            waiting_s=row["waiting_s"],
         )
         for row in rows
     )
@@ -187,13 +191,8 @@ def vacuums_of(rows: Iterable[Row]) -> tuple[Vacuum, ...]:
             pid=row["pid"],
             database=row["database"],
             relation_oid=row["relation_oid"],
-            phase=row["phase"],
-            pages_total=row["pages_total"],
-            pages_scanned=row["pages_scanned"],
-            index_rounds=row["index_rounds"],
             automatic=row["automatic"],
             to_prevent_wraparound=row["to_prevent_wraparound"],
-            running_s=row["running_s"],
         )
         for row in rows
     )

@@ -56,7 +56,6 @@ class Relation:
     toast_owner: int | None
     """The oid of the table that a TOAST table belongs to."""
     temporary: bool
-    unlogged: bool
     shared: bool
     user_catalog: bool
     """A user's table that logical decoding reads (`user_catalog_table`): ages like a catalog."""
@@ -66,13 +65,8 @@ class Relation:
     pages_all_visible: int
     pages_all_frozen: int | None
     """None before PostgreSQL 18, which began to keep it in `pg_class`."""
-    rows: float
-    """-1: never counted."""
     rows_live: int
     rows_dead: int
-    options: tuple[str, ...]
-    """`pg_class.reloptions`, such as `autovacuum_enabled=false`."""
-    last_vacuum: datetime | None
     last_autovacuum: datetime | None
 
     @property
@@ -84,11 +78,6 @@ class Relation:
     def pages_not_frozen(self) -> int:
         """Pages that a VACUUM has to read to freeze it all; all of them where nothing better is known."""
         return max(0, self.pages - (self.pages_all_frozen or 0))
-
-    def option(self, name: str) -> str | None:
-        """A storage option's value as it was set, or None."""
-        start = f"{name}="
-        return next((item[len(start) :] for item in self.options if item.startswith(start)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +155,6 @@ class Session:
     """The address it came from; None on a unix socket."""
     state: str | None
     """`active`, `idle`, `idle in transaction`, `idle in transaction (aborted)` and so on."""
-    wait: str | None
     xmin_age: int | None
     xid_age: int | None
     transaction_s: float | None
@@ -209,7 +197,6 @@ class Slot:
     xmin_age: int | None
     catalog_xmin_age: int | None
     wal_status: str | None
-    wal_kept_bytes: int | None
 
     @property
     def lost(self) -> bool:
@@ -246,7 +233,6 @@ class Lock:
     granted: bool
     pid: int | None
     gid: str | None
-    waiting_s: float | None
 
     @property
     def delays_vacuum(self) -> bool:
@@ -264,21 +250,15 @@ class Vacuum:
     pid: int
     database: str
     relation_oid: int
-    phase: str
-    pages_total: int
-    pages_scanned: int
-    index_rounds: int
     automatic: bool
     to_prevent_wraparound: bool
     """Such an autovacuum does not give way to a lock that is waited for."""
-    running_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpace:
     """How much of the space for multixact members is in use, to a file's precision, rounded up."""
 
-    segments: int
     used: int
     next_offset: int
     """The next member's position at the newest checkpoint."""
@@ -304,6 +284,8 @@ class Snapshot:
     superuser: bool
     """Whether the reader was one: what others may not see is in `missing`."""
     block_size: int
+    segment_bytes: int
+    """Of a relation's files but the last."""
     has_lz4: bool
     """Whether a superuser's session can compress the WAL that it writes with it."""
     server_started_s: float

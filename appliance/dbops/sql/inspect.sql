@@ -7,6 +7,7 @@ SELECT clock_timestamp() AS taken_at,
        (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
        pg_has_role(current_user, 'pg_read_all_stats', 'usage') AS sees_sessions,
        current_setting('block_size')::int AS block_size,
+       pg_size_bytes(current_setting('segment_size')) AS segment_bytes,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_xid,
        (d.datminmxid::text::bigint + mxid_age(d.datminmxid)) % 4294967296 AS next_mxid,
        ((CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -52,7 +53,6 @@ SELECT a.pid,
        a.application_name AS application,
        host(a.client_addr) AS client,
        a.state,
-       a.wait_event_type || ': ' || a.wait_event AS wait,
        age(a.backend_xmin) AS xmin_age,
        age(a.backend_xid) AS xid_age,
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS transaction_s,
@@ -110,9 +110,7 @@ SELECT slot_name::text AS name,
        active_pid,
        age(xmin) AS xmin_age,
        age(catalog_xmin) AS catalog_xmin_age,
-       wal_status,
-       (CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() - restart_lsn END)::bigint
-         AS wal_kept_bytes
+       wal_status
   FROM pg_replication_slots
  ORDER BY slot_name;
 
@@ -135,8 +133,7 @@ SELECT l.database::bigint AS database_oid,
        l.mode,
        l.granted,
        l.pid,
-       p.gid,
-       extract(epoch FROM clock_timestamp() - l.waitstart)::float8 AS waiting_s
+       p.gid
   FROM pg_locks AS l
   LEFT JOIN (SELECT x.gid, t.virtualtransaction
                FROM pg_prepared_xacts AS x
@@ -154,14 +151,9 @@ SELECT l.database::bigint AS database_oid,
 SELECT v.pid,
        v.datname::text AS database,
        v.relid::bigint AS relation_oid,
-       v.phase,
-       v.heap_blks_total AS pages_total,
-       v.heap_blks_scanned AS pages_scanned,
-       v.index_vacuum_count AS index_rounds,
        coalesce(a.backend_type = 'autovacuum worker', false) AS automatic,
        coalesce(a.backend_type = 'autovacuum worker'
-                AND a.query LIKE '%(to prevent wraparound)', false) AS to_prevent_wraparound,
-       extract(epoch FROM clock_timestamp() - a.query_start)::float8 AS running_s
+                AND a.query LIKE '%(to prevent wraparound)', false) AS to_prevent_wraparound
   FROM pg_stat_progress_vacuum AS v
   LEFT JOIN pg_stat_activity AS a ON a.pid = v.pid
  ORDER BY v.pid;
@@ -172,7 +164,7 @@ SELECT c.oid::bigint AS oid,
        n.nspname::text AS schema,
        c.relname::text AS name,
        c.relkind::text AS kind,
-       main.oid::bigint AS toast_owner,
+       c.reltoastrelid::bigint AS toast,
        c.relpersistence::text AS persistence,
        c.relisshared AS shared,
        age(c.relfrozenxid) AS xid_age,
@@ -180,33 +172,33 @@ SELECT c.oid::bigint AS oid,
        c.relpages AS pages,
        c.relallvisible AS pages_all_visible,
        frozen.relallfrozen AS pages_all_frozen,
-       c.reltuples AS rows,
        pg_stat_get_live_tuples(c.oid) AS rows_live,
        pg_stat_get_dead_tuples(c.oid) AS rows_dead,
        c.reloptions AS options,
-       pg_stat_get_last_vacuum_time(c.oid) AS last_vacuum,
        pg_stat_get_last_autovacuum_time(c.oid) AS last_autovacuum
   FROM (VALUES (NULL::int)) AS absent (relallfrozen)
  CROSS JOIN pg_class AS c
  CROSS JOIN LATERAL (SELECT relallfrozen FROM (SELECT c.*) AS own) AS frozen
   JOIN pg_namespace AS n ON n.oid = c.relnamespace
-  LEFT JOIN pg_class AS main ON main.reltoastrelid = c.oid AND c.relkind = 't'
- WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'::xid
- ORDER BY age(c.relfrozenxid) DESC, c.oid;
+ WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'::xid;
 
--- name: relation_bytes
+-- name: first_file_bytes
 -- From the files, which needs no lock on a relation: pg_relation_size would wait behind an ACCESS EXCLUSIVE.
--- A file is followed by another only when it is full.
+SELECT c.oid::bigint AS oid, (pg_stat_file(pg_relation_filepath(c.oid), true)).size AS bytes
+  FROM pg_class AS c
+ WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'::xid;
+
+-- name: later_file_bytes
+-- Of the relations $1, whose first file is full: a file is followed by another only then.
 WITH RECURSIVE file AS (
-    SELECT c.oid, pg_relation_filepath(c.oid) AS path, 0 AS number,
-           (pg_stat_file(pg_relation_filepath(c.oid), true)).size AS bytes
-      FROM pg_class AS c
-     WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'::xid
+    SELECT oid, pg_relation_filepath(oid) AS path, 1 AS number,
+           (pg_stat_file(pg_relation_filepath(oid) || '.1', true)).size AS bytes
+      FROM unnest($1::oid[]) AS full_one (oid)
     UNION ALL
     SELECT f.oid, f.path, f.number + 1,
            (pg_stat_file(f.path || '.' || (f.number + 1), true)).size
       FROM file AS f
-     WHERE f.bytes = pg_size_bytes(current_setting('segment_size'))
+     WHERE f.bytes = (SELECT pg_size_bytes(current_setting('segment_size')))
 )
 SELECT oid::bigint AS oid, sum(bytes)::bigint AS bytes
   FROM file

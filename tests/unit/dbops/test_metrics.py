@@ -101,5 +101,5 @@ def test_every_stage_has_an_alert_and_every_alert_a_command() -> None:
 
 
 def test_a_stage_of_members_is_told_once_they_are_known() -> None:
-    full = snapshot(members=MemberSpace(segments=82_040, used=4_294_958_080, next_offset=0))
+    full = snapshot(members=MemberSpace(used=4_294_958_080, next_offset=0))
     assert samples(full)["appliance_db_stage", ("members",)] == Stage.STOPPED

@@ -385,7 +385,7 @@ def test_old_multixacts_are_frozen_though_every_xid_is_young() -> None:
 
 
 def test_member_space_is_freed_from_the_older_half_of_the_multixacts() -> None:
-    full = MemberSpace(segments=82_000, used=ID_SPACE - 2 * 52_352, next_offset=0)
+    full = MemberSpace(used=ID_SPACE - 2 * 52_352, next_offset=0)
     app = database("app", relation(20_000, mxid_age=57_000), relation(20_001, mxid_age=10_000))
     plan = make_plan(snapshot(app, template0(mxid_age=57_000), members=full), POLICY)
     first = [step for step in plan.stage(1) if step.kind is StepKind.VACUUM]

@@ -254,7 +254,7 @@ def test_consent_to_both_ends_of_a_prepared_transaction_is_refused(
 def test_member_space_is_measured_by_the_share_of_the_last_stage(
     last_stage: int, share: float, *, ok: bool
 ) -> None:
-    used = MemberSpace(segments=1, used=int(share * MEMBERS_MAX), next_offset=0)
+    used = MemberSpace(used=int(share * MEMBERS_MAX), next_offset=0)
     seen = snapshot(database("app", relation(20_000)), members=used)
     checks = {one.name: one.ok for one in check_ages(seen, Policy(last_stage=last_stage))}
     assert checks["member space"] is ok

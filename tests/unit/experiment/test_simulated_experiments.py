@@ -56,10 +56,10 @@ def test_quantiles_of_messages_have_the_users_spread(people: Population, quantil
     assert 0.05 - noise <= rate <= 0.05 + noise
 
 
-def test_switchbacks_are_judged_by_blocks(people: Population) -> None:
+def test_switchbacks_are_judged_by_blocks() -> None:
     rates = bench.false_switchbacks(RUNS)
     assert 0.05 - NOISE <= rates.blocks <= 0.05 + NOISE
-    assert rates.messages > 0.5
+    assert rates.messages > 0.2
 
 
 def test_a_fair_split_looked_at_daily_hardly_ever_alarms() -> None:

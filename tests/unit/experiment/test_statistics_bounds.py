@@ -16,7 +16,6 @@ from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import sample_ratio
 from appliance.experiment.stats.sequential import bound
 from appliance.experiment.stats.switchback import period_values, switchback
-from appliance.experiment.stats.warm_up import LEFT_OUT_MAX, warm_up
 
 effects = st.floats(-5, 5)
 
@@ -150,28 +149,3 @@ def test_values_of_periods_are_quantiles_of_what_was_counted_in_them() -> None:
     periods, values = period_values(period, value, count, 0.5)
     assert periods.tolist() == [1, 4]
     assert values.tolist() == [2.0, 8.0]
-
-
-def test_the_cold_start_of_a_new_arm_is_left_out_of_both() -> None:
-    asked = np.full((2, 40), 1000.0)
-    cached = np.full((2, 40), 900.0)
-    cached[1, :3] = [0.0, 300.0, 700.0]
-    told = warm_up(cached, asked)
-    assert told.slices == 3
-    assert told.cold == pytest.approx((0.9, 1 / 3))
-    assert told.warm == pytest.approx((0.9, 0.9))
-    assert not told.still_cold
-
-
-def test_an_arm_that_stays_cold_is_not_left_out_for_long() -> None:
-    asked = np.full((2, 40), 1000.0)
-    cached = np.full((2, 40), 900.0)
-    cached[1] = np.linspace(0, 900, 40)
-    told = warm_up(cached, asked)
-    assert told.slices == 40 * LEFT_OUT_MAX
-    assert told.still_cold
-
-
-def test_an_arm_nobody_asked_in_is_no_reason_to_leave_out_all() -> None:
-    asked = np.zeros((2, 8))
-    assert warm_up(asked.copy(), asked).slices == 0

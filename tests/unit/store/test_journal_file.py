@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from appliance.durable import sync_folder
 from appliance.errors import JournalFull, JournalHeld
+from appliance.file_lock import Holder
 from appliance.store import journal_file
 from appliance.store.journal_file import (
     DAMAGED_PREFIX,
     FILE_NAME,
     MARKS_BYTES,
+    PURPOSE,
     REFUSED_NAME,
     RESERVE_BYTES,
     TORN_PREFIX,
@@ -157,7 +160,7 @@ def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path: Path) 
         file.append([b"mine"])
         with pytest.raises(JournalHeld, match=f"process {os.getpid()}"):
             JournalFile(tmp_path, bytes_max=LIMIT)
-        assert holder_of(tmp_path) == str(os.getpid())
+        assert holder_of(tmp_path) == Holder(pid=os.getpid(), purpose=PURPOSE)
         found = read_journal(tmp_path)
         assert found is not None
         assert [one.payload for one in found.frames] == [b"mine"]
@@ -277,14 +280,14 @@ def test_a_new_file_whose_name_may_not_last_takes_nothing_before_it_does(
     with opened(tmp_path) as file:
         file.append([b"kept", b"done"])
         with monkeypatch.context() as patch:
-            patch.setattr(journal_file, "_sync_folder", _fails(journal_file._sync_folder))
+            patch.setattr(journal_file, "sync_folder", _fails(sync_folder))
             for _ in range(2):
                 with pytest.raises(OSError, match="I/O"):
                     file.rewrite([(1, b"kept")])
                 with pytest.raises(OSError, match="I/O"):
                     file.append([b"lost"])
         synced: list[Path] = []
-        monkeypatch.setattr(journal_file, "_sync_folder", synced.append)
+        monkeypatch.setattr(journal_file, "sync_folder", synced.append)
         assert file.append([b"next"]) == [3]
         assert synced == [tmp_path]
         found = read_journal(tmp_path)

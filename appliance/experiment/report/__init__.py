@@ -1,0 +1,1 @@
+"""An experiment's report: a page that needs nothing else, and JSON."""

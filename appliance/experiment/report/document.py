@@ -1,0 +1,52 @@
+"""A report as JSON: every figure of the page, and its answers as sentences. Never: another judgement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from appliance.experiment.findings import Analysis, ArmResult
+from appliance.experiment.report.subject import Subject
+from appliance.experiment.report.words import Answer, did_it_help, how_sure, what_it_costs
+
+FORMAT = 1
+
+
+def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
+    """Plain values for JSON; enums by their values, times in ISO 8601, what is not known None."""
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "subject": subject,
+        "answers": {result.arm: _answers(result, analysis, subject) for result in analysis.results},
+        "analysis": analysis,
+        "sample_ratio_alarms": analysis.sample_ratio.alarms,
+    }
+    plain = msgspec.to_builtins(told)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def report_json(subject: Subject, analysis: Analysis) -> str:
+    """The document as text."""
+    encoded = msgspec.json.encode(report_document(subject, analysis))
+    return msgspec.json.format(encoded, indent=2).decode()
+
+
+def report_text(subject: Subject, analysis: Analysis) -> str:
+    """The first screen for a terminal."""
+    lines = [f"{subject.name} ({subject.state}): {subject.hypothesis}", *subject.notes]
+    for result in analysis.results:
+        lines += ["", f"{result.arm} beside {analysis.arms[0]}"]
+        for question, answer in _answers(result, analysis, subject).items():
+            lines.append(f"  {question.replace('_', ' ').capitalize()}? {answer.short}.")
+            lines += [f"    {sentence}" for sentence in answer.told]
+    return "\n".join(lines) + "\n"
+
+
+def _answers(result: ArmResult, analysis: Analysis, subject: Subject) -> dict[str, Answer]:
+    return {
+        "did_it_help": did_it_help(result, analysis),
+        "how_sure_are_we": how_sure(result, analysis),
+        "what_does_it_cost": what_it_costs(result, subject),
+    }
