@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -24,7 +25,7 @@ SESSIONS = """
 SELECT pid FROM pg_stat_activity
 WHERE application_name = 'appliance' AND datname = current_database()
 """
-QUICK = {"journal_after_s": 0.3, "write_retry_s": 1}
+QUICK: dict[str, Any] = {"journal_after_s": 0.3, "write_retry_s": 1}
 
 
 @pytest.fixture
