@@ -172,6 +172,7 @@ async def test_a_nul_that_the_model_writes_is_stored_and_not_lost(stored_door: D
     assert reply["text"][0] == "x"
     assert reply["text"][-1] == "y"
     assert "\x00" not in reply["text"]
+    assert streamed.text == reply["text"], "what was shown is not what is stored"
     door.say("ok")
     assert (await send(door, conversation_id, "again")).events[-1].name == "done"
 
