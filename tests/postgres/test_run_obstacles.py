@@ -187,7 +187,7 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
         database="app",
         object="app.public.indexed",
         reason="",
-        statements=("REINDEX TABLE CONCURRENTLY indexed",),
+        statements=("REINDEX TABLE CONCURRENTLY public.indexed",),
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, seen)
@@ -215,7 +215,7 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
         database="app",
         object="app.public.lost",
         reason="",
-        statements=("VACUUM (INDEX_CLEANUP OFF) lost",),
+        statements=("VACUUM (INDEX_CLEANUP OFF) public.lost",),
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, await read_snapshot(target(aged).connect))
