@@ -1,16 +1,16 @@
-"""`appliance experiment report | stop | ship`: what an experiment has shown, and what is done about it.
-
-Measures in the database itself, in this process: a report reads every message, and no chat waits for it.
-"""
+"""`appliance experiment report | stop | ship`: what an experiment has shown, and what is done of it."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
 
 from appliance.cli.admin_client import ask
+from appliance.cli.experiment_look import Look, look
 from appliance.cli.experiment_options import (
     add_common,
     add_metrics,
@@ -19,22 +19,24 @@ from appliance.cli.experiment_options import (
     address,
     who_and_why,
 )
-from appliance.cli.plain_text import as_json, counted, percent, visible
-from appliance.errors import InvalidRequest
+from appliance.cli.plain_text import as_json, counted, visible
+from appliance.errors import ApplianceError, InvalidRequest
 
 if TYPE_CHECKING:
-    from appliance.config import DatabaseConfig
+    from appliance.experiment.report.subject import Subject
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-STATEMENT_TIMEOUT_MS = 600_000
 SHIP_TIMEOUT_S = 300.0
 
 
 def add_report(kinds: Subparsers) -> None:
     """The options of `report`."""
-    parser = kinds.add_parser("report", help="what the arms did to users, the cache and the cost")
+    parser = kinds.add_parser("report", help="did it help, how sure is that, what does it cost")
     add_name(parser)
+    parser.add_argument(
+        "--page", type=Path, default=None, metavar="FILE", help="write it as one HTML page"
+    )
     add_metrics(parser)
     add_common(parser)
 
@@ -62,19 +64,26 @@ def add_ship(kinds: Subparsers) -> None:
 
 
 def run_report(options: argparse.Namespace) -> int:
-    """Print the report; returns the exit code."""
-    report = _report(options)
-    print(as_json(report) if options.json else visible(_text(report)))
+    """Print the report, or write it; returns the exit code."""
+    from appliance.experiment.report.document import report_text
+    from appliance.experiment.report.page import report_page
+
+    found = look(options)
+    if found.analysis is None:
+        raise InvalidRequest(found.lacks or "")
+    subject = _priced(options, found)
+    if options.page is not None:
+        options.page.write_text(report_page(subject, found.analysis), encoding="utf-8")
+    if options.json:
+        print(as_json(_document(replace(found, subject=subject))))
+    else:
+        print(visible(report_text(subject, found.analysis)), end="")
     return 0
 
 
 def run_stop(options: argparse.Namespace) -> int:
     """Stop it, with its report where there is anything to report; returns the exit code."""
-    try:
-        report = _report(options)
-    except InvalidRequest as nothing:
-        report = {"nothing": nothing.message}
-    body = {"report": report, **who_and_why(options)}
+    body = {"report": _document(look(options)), **who_and_why(options)}
     answer = ask(options, "POST", address(options, "/stop"), body)
     name = options.name
     print(as_json(answer) if options.json else f"{name}: stopped; open chats keep their version")
@@ -89,7 +98,7 @@ def run_ship(options: argparse.Namespace) -> int:
         )
     body = {
         "arm": options.arm,
-        "report": _report(options),
+        "report": _document(look(options)),
         "confirmed": options.confirm is not None,
         **who_and_why(options),
     }
@@ -98,113 +107,31 @@ def run_ship(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> dict[str, Any]:
-    """The report as it is printed and stored."""
-    import msgspec
+def _document(found: Look) -> dict[str, Any]:
+    """The report as it is printed and stored; of an experiment with nothing to report, why."""
+    from appliance.experiment.report.document import report_document
 
-    from appliance.experiment.arm_values import arm_values
-    from appliance.experiment.measuring import measure
-    from appliance.experiment.metric_files import load_metrics
-    from appliance.store.experiments import Experiments
-    from appliance.store.pool import connect
+    if found.analysis is None:
+        return {"nothing": found.lacks}
+    return report_document(found.subject, found.analysis)
 
-    metrics = load_metrics(options.metrics)
-    url, config = _database(options)
 
-    async def measured() -> dict[str, Any]:
-        pool = await connect(url, config)
+def _priced(options: argparse.Namespace, found: Look) -> Subject:
+    """The subject, with what shipping would cost where an appliance runs that can say so."""
+    told = []
+    for arm in found.experiment.arms[1:]:
         try:
-            experiment = await Experiments(pool).get(options.name)
-            found = await measure(pool, experiment, metrics)
-        finally:
-            pool.terminate()
-        figures = [
-            {
-                "metric": figure.metric.name,
-                "title": figure.metric.title,
-                "unit": figure.metric.unit,
-                "direction": figure.metric.direction.value,
-                "values": figure.values,
-            }
-            for figure in arm_values(found)
-        ]
-        told: dict[str, Any] = msgspec.to_builtins(
-            {
-                "experiment": experiment.name,
-                "hours": round(found.hours, 2),
-                "arms": found.users.arms,
-                "versions": [arm.version for arm in experiment.arms],
-                "users": found.users.counts,
-                "crossed": found.users.crossed,
-                "primary": experiment.options.primary,
-                "warm_up_minutes": found.warm_up_minutes,
-                "warm_up_hit_ratio": found.warm_up_hit_ratio,
-                "metrics": figures,
-            }
-        )
-        return told
-
-    return asyncio.run(measured())
-
-
-def _database(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
-    """The address of the appliance's database, and settings for long questions."""
-    import msgspec
-
-    from appliance.cli.postgres import with_own_postgres
-    from appliance.config import DatabaseConfig
-    from appliance.credentials import load_as_service
-    from appliance.dbops.cluster.cluster import socket_url
-
-    if options.config is not None:
-        database = with_own_postgres(load_as_service(options.config)).database
-    else:
-        from appliance.cli.demo_paths import demo_paths
-
-        database = DatabaseConfig(url=socket_url(demo_paths(options.data_dir).postgres_dir))
-    assert database.url is not None
-    patient = msgspec.structs.replace(database, statement_timeout_ms=STATEMENT_TIMEOUT_MS)
-    return database.url, patient
-
-
-def _text(report: Mapping[str, Any]) -> str:
-    arms = report["arms"]
-    lines = [
-        f"{report['experiment']}: {report['hours']:.1f} hours, "
-        + ", ".join(
-            f"{arm} {counted(count, 'user')}"
-            for arm, count in zip(arms, report["users"], strict=True)
-        )
-    ]
-    if report["crossed"]:
-        lines.append(
-            f"{counted(report['crossed'], 'user')} appeared in two arms and are left out of all figures"
-        )
-    lines += [
-        f"arm {arm}: nobody is in it yet"
-        for arm, count in zip(arms, report["users"], strict=True)
-        if not count
-    ]
-    lines.append(f"{'':<38}" + "".join(f"{arm:>16}" for arm in arms))
-    for figure in report["metrics"]:
-        mark = "* " if figure["metric"] in report["primary"] else "  "
-        values = "".join(f"{_value(value, figure['unit']):>16}" for value in figure["values"])
-        lines.append(f"{mark}{figure['title']:<36}{values}  {figure['unit']}")
-    ratios = ", ".join(
-        f"{arm} {'no reply' if ratio is None else percent(ratio, 1)}"
-        for arm, ratio in zip(arms, report["warm_up_hit_ratio"], strict=True)
-    )
-    lines.append(
-        f"left out of the cache's figures: the first {report['warm_up_minutes']} minutes, while it "
-        f"had nothing of the new versions (found in it then: {ratios})"
-    )
-    return "\n".join(lines)
-
-
-def _value(value: float | None, unit: str) -> str:
-    if value is None:
-        return "no data"
-    return f"{value:.1%}" if unit.startswith("share") else f"{value:,.4g}"
+            answer = ask(
+                options,
+                "GET",
+                address(options, f"/cost?arm={quote(arm.name, safe='')}"),
+                timeout_s=SHIP_TIMEOUT_S,
+            )
+        except ApplianceError as error:
+            told.append((arm.name, f"What shipping costs the cache is not known: {error.message}."))
+            continue
+        told.append((arm.name, _cost(answer["cost"]) or "Its prompts are production's already."))
+    return replace(found.subject, shipping=tuple(told))
 
 
 def _shipped(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
@@ -212,10 +139,16 @@ def _shipped(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
     if answer["move"] is None:
         return f"production is at {version} already; {options.name} is closed with its report"
     lines = [f"production -> {version}: {options.name}, arm {options.arm}"]
-    cost = answer["cost"]
-    if cost is not None and cost["change"] is not None:
-        lines.append(
-            f"new chats compute the new front once; {counted(cost['live'], 'live chat')} keep their "
-            f"version, and would compute {cost['tokens_to_recompute']:,} tokens again if they were moved"
-        )
-    return "\n".join(lines)
+    cost = _cost(answer["cost"])
+    return "\n".join([*lines, *([] if cost is None else [cost])])
+
+
+def _cost(cost: Mapping[str, Any] | None) -> str | None:
+    """What making a version everybody's costs the cache; None where prompts stay as they are."""
+    if cost is None or cost["change"] is None:
+        return None
+    return (
+        "Shipped, new chats compute the new front once; "
+        f"{counted(cost['live'], 'live chat')} keep their version, and would compute "
+        f"{cost['tokens_to_recompute']:,} tokens again if they were moved."
+    )

@@ -45,9 +45,9 @@ class Pause(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Stop(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """POST /experiments/{name}/stop: with the report of this moment, if there is one."""
+    """POST /experiments/{name}/stop: with the report of this moment."""
 
-    report: msgspec.Raw | None = None
+    report: msgspec.Raw
 
 
 class Ship(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,353 @@
+"""What a report's queries find, against sums by hand over the same random messages."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import floor
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import numpy as np
+import pytest
+
+from appliance.errors import ConfigError, InvalidRequest
+from appliance.experiment.arm_values import arm_values
+from appliance.experiment.measuring import measure
+from appliance.experiment.metric_files import load_metrics
+from appliance.experiment.samples import Measured
+from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiments import Experiments
+from appliance.store.pool import Pool
+
+WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
+NOW = datetime.now(UTC).replace(microsecond=0)
+STARTED = NOW - timedelta(days=10)
+VERSIONS = {"control": "a" * 64, "other": "b" * 64}
+WARM_UP = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message as it is stored."""
+
+    conversation: Talk
+    role: str
+    at: datetime
+    version: str | None = None
+    finish: str | None = None
+    prompt: int | None = None
+    hit: int | None = None
+    tokens: int = 0
+    ttft: int | None = None
+    ended: int | None = None
+    is_edit: bool = False
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """A conversation as it is stored."""
+
+    key: UUID
+    tenant: str
+    user: str | None
+    character: str
+    arm: str | None
+    opened: datetime
+    exposed: datetime | None
+
+    @property
+    def person(self) -> tuple[str, str]:
+        return self.tenant, self.user or ""
+
+
+def random_talks(draw: random.Random, people: int) -> list[Talk]:
+    talks = []
+    for number in range(people):
+        tenant = draw.choice(("acme", "zeta"))
+        user = f"user {number}" if number else None
+        arm = draw.choice(tuple(VERSIONS))
+        for _ in range(draw.randint(1, 4)):
+            opened = STARTED + timedelta(seconds=draw.randint(-12 * 86400, 9 * 86400))
+            is_in = opened >= STARTED and draw.random() < 0.8
+            mine = arm if number % 2 or draw.random() < 0.5 else "other"
+            talks.append(
+                Talk(
+                    key=uuid4(),
+                    tenant=tenant,
+                    user=user,
+                    character="ada" if is_in else draw.choice(("ada", "mara")),
+                    arm=mine if is_in else None,
+                    opened=opened,
+                    exposed=opened + timedelta(seconds=30)
+                    if is_in and draw.random() < 0.9
+                    else None,
+                )
+            )
+    return talks
+
+
+def random_messages(draw: random.Random, talk: Talk) -> Iterator[Said]:
+    at = talk.exposed or talk.opened
+    version = None if talk.arm is None else VERSIONS[talk.arm]
+    if talk.arm is not None and talk.exposed is None:
+        return
+    for _ in range(draw.randint(1, 12)):
+        if draw.random() < 0.8:
+            yield Said(conversation=talk, role="user", at=at, is_edit=draw.random() < 0.1)
+        prompt = draw.randint(1, 500)
+        moved = draw.random() < 0.05
+        yield Said(
+            conversation=talk,
+            role="assistant",
+            at=at,
+            version="c" * 64 if moved else version,
+            finish=draw.choice(("stop", "stop", "length", "cancelled", "failed")),
+            prompt=prompt,
+            hit=draw.randint(0, prompt),
+            tokens=draw.randint(0, 30),
+            ttft=draw.choice((None, draw.randint(0, 5000))),
+            ended=draw.randint(0, 20_000),
+            is_cut=draw.random() < 0.2,
+        )
+        at += timedelta(seconds=draw.choice((5, 50, 500, 86_400)))
+        if at >= NOW:
+            return
+
+
+async def store(pool: Pool, talks: list[Talk], said: list[Said], overrides: dict[str, str]) -> None:
+    for version in VERSIONS.values():
+        await pool.execute(
+            "INSERT INTO appliance.prompt_versions (name, version, author, message) "
+            "VALUES ('ada', $1, 'a', 'b')",
+            version,
+        )
+    await Experiments(pool).create(an_experiment(overrides), **WHO)
+    await Experiments(pool).start("ships", check=lambda others: None, **WHO)
+    await pool.execute("UPDATE appliance.experiments SET started_at = $1", STARTED)
+    await pool.executemany(
+        "INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id, "
+        "experiment, arm, created_at, updated_at, exposed_at) VALUES ($1,$2,'',$3,$4,$5,$6,$7,$7,$8)",
+        [
+            (t.tenant, t.key, t.character, t.user, t.arm and "ships", t.arm, t.opened, t.exposed)
+            for t in talks
+        ],
+    )
+    await pool.executemany(
+        "INSERT INTO appliance.messages (tenant, conversation_id, message_id, turn_key, depth, role, "
+        "text, created_at, prompt_version, finish_reason, prompt_tokens, prefix_hit_tokens, token_ids, "
+        "ttft_ms, reply_ms, is_edit, anchor_id) "
+        "VALUES ($1,$2,$3,$4,0,$5,'x',$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
+        [
+            (
+                *(m.conversation.tenant, m.conversation.key, uuid4(), uuid4(), m.role, m.at),
+                *(m.version, m.finish, m.prompt, m.hit, bytes(4 * m.tokens), m.ttft, m.ended),
+                *(m.is_edit or None, uuid4() if m.is_cut else None),
+            )
+            for m in said
+        ],
+    )
+
+
+def an_experiment(overrides: dict[str, str]) -> Experiment:
+    return Experiment(
+        name="ships",
+        character="ada",
+        hypothesis="h",
+        layer="ada",
+        salt="ships",
+        range_start=0.0,
+        range_end=1.0,
+        coverage=1.0,
+        excludes=(),
+        overrides=overrides,
+        options=Options(warm_up_minutes=WARM_UP, before_days=7),
+        arms=tuple(Arm(name=arm, share=0.5, version=v) for arm, v in VERSIONS.items()),
+        state="draft",
+        created_at=NOW,
+    )
+
+
+Person = tuple[str, str]
+
+
+def by_hand(
+    talks: list[Talk], said: list[Said], overrides: dict[str, str]
+) -> tuple[list[Person], dict[Person, str], dict[str, dict[Person, float]], set[Person]]:
+    """(people in order, their arms, sums by name and person, people in two arms)."""
+    arms: dict[Person, set[str]] = defaultdict(set)
+    exposed: dict[Person, datetime] = {}
+    for talk in talks:
+        if talk.exposed is not None and talk.arm is not None:
+            arms[talk.person].add(talk.arm)
+            exposed[talk.person] = min(exposed.get(talk.person, talk.exposed), talk.exposed)
+    testers = {person for person in arms if (person[1] or person[0]) in overrides}
+    crossed = {person for person in arms if len(arms[person]) > 1} - testers
+    people = sorted(arms.keys() - crossed - testers)
+    own = {person: next(iter(arms[person])) for person in people}
+    sums: dict[str, dict[Person, float]] = defaultdict(lambda: defaultdict(float))
+    minutes: dict[str, set[tuple[Person, int]]] = defaultdict(set)
+    for talk in talks:
+        if talk.person in own:
+            began = talk.opened >= exposed[talk.person] or talk.exposed == exposed[talk.person]
+            sums["conversations"][talk.person] += began
+            recent = STARTED - timedelta(days=7) <= talk.opened < STARTED
+            sums["conversations_before"][talk.person] += recent
+    for one in said:
+        person = one.conversation.person
+        if person not in own or one.at < STARTED - timedelta(days=7):
+            continue
+        before, after = one.at < STARTED, one.at >= exposed[person]
+        minute = (person, floor(one.at.timestamp() / 60))
+        if before:
+            minutes["minutes_before"].add(minute)
+            here = one.conversation.character == "ada"
+        elif after:
+            minutes["minutes"].add(minute)
+            day = floor((one.at - exposed[person]).total_seconds() / 86400)
+            for number in (1, 7):
+                if day == number and NOW - exposed[person] >= timedelta(days=number + 1):
+                    sums[f"returned_day_{number}"][person] = 1
+            here = one.conversation.arm is not None
+            here = here and one.version in (None, VERSIONS[own[person]])
+        else:
+            continue
+        end = "_before" if before else ""
+        sums[f"sent{end}"][person] += one.role == "user"
+        if not here:
+            continue
+        is_warm = before or one.at >= STARTED + timedelta(minutes=WARM_UP)
+        sums[f"edits{end}"][person] += one.is_edit
+        if one.role == "user":
+            sums[f"answered{end}"][person] += 1
+            continue
+        assert one.prompt is not None
+        assert one.hit is not None
+        sums[f"replies{end}"][person] += 1
+        sums[f"stopped{end}"][person] += one.finish == "cancelled"
+        sums[f"failed{end}"][person] += one.finish == "failed"
+        sums[f"truncated{end}"][person] += one.is_cut
+        sums[f"cost_tokens{end}"][person] += one.prompt - one.hit + one.tokens
+        if is_warm:
+            sums[f"warm_replies{end}"][person] += 1
+            sums[f"warm_prompt_tokens{end}"][person] += one.prompt
+            sums[f"warm_hit_tokens{end}"][person] += one.hit
+            sums[f"warm_computed_tokens{end}"][person] += one.prompt - one.hit
+    for end in ("", "_before"):
+        for person in people:
+            replies, sent = sums[f"replies{end}"][person], sums[f"answered{end}"][person]
+            sums[f"regenerated{end}"][person] = max(0, replies - sent)
+    for name, found in minutes.items():
+        for person, _ in found:
+            sums[name][person] += 1
+    for number in (1, 7):
+        for person in people:
+            if NOW - exposed[person] >= timedelta(days=number + 1) and any(
+                one.conversation.person == person for one in said
+            ):
+                sums[f"seen_day_{number}"][person] = 1
+    return people, own, sums, crossed
+
+
+def column(measured: Measured, reference: str) -> Any:
+    """What was measured of `file.column`."""
+    for one in measured.sums:
+        if one.metric.numerator == reference:
+            return one.numerator
+        if one.metric.denominator == reference:
+            return one.denominator
+        if f"{one.metric.numerator}_before" == reference:
+            return one.before
+        if one.metric.denominator and f"{one.metric.denominator}_before" == reference:
+            return one.before_denominator
+    raise AssertionError(reference)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, seed: int) -> None:
+    draw = random.Random(seed)
+    talks = random_talks(draw, 150)
+    said = [one for talk in talks for one in random_messages(draw, talk)]
+    overrides = {"user 5": "control", "user 6": "other"}
+    await store(pool, talks, said, overrides)
+    experiment = await Experiments(pool).get("ships")
+    measured = await measure(pool, experiment, load_metrics())
+    people, arms, sums, crossed = by_hand(talks, said, overrides)
+    assert crossed, "the case is there"
+    assert measured.users.crossed == len(crossed)
+    names = list(VERSIONS)
+    assert measured.users.arm.tolist() == [names.index(arms[person]) for person in people]
+    references = {one.metric.numerator for one in measured.sums}
+    references |= {one.metric.denominator for one in measured.sums if one.metric.denominator}
+    looked_at = 0
+    for reference in sorted(references):
+        name = reference.partition(".")[2]
+        expected = [sums[name][person] for person in people]
+        assert column(measured, reference).tolist() == expected, reference
+        past = sums.get(f"{name}_before")
+        if past is not None and column(measured, f"{reference}_before") is not None:
+            expected = [past[person] for person in people]
+            assert column(measured, f"{reference}_before").tolist() == expected, reference
+            looked_at += 1
+    assert looked_at > 8
+    median = next(one for one in arm_values(measured) if one.metric.name == "reply_time_p50")
+    for place, arm in enumerate(names):
+        values = sorted(
+            one.ended
+            for one in said
+            if one.conversation.person in arms
+            and arms[one.conversation.person] == arm
+            and one.conversation.arm is not None
+            and one.version == VERSIONS[arm]
+            and one.finish in ("stop", "length")
+            and one.ended is not None
+        )
+        assert median.values[place] == pytest.approx(np.median(values), rel=0.02, abs=40)
+
+
+async def test_a_report_is_never_silently_empty(pool: Pool, tmp_path: Path) -> None:
+    await store(pool, [], [], {"tester": "other"})
+    experiment = await Experiments(pool).get("ships")
+    with pytest.raises(InvalidRequest, match="nobody has had a prompt of it yet: 0 conversations"):
+        await measure(pool, experiment, load_metrics())
+    (tmp_path / "metrics.yaml").write_text(
+        "- {name: own, title: Own, unit: x, direction: up, numerator: own.x}"
+    )
+    with pytest.raises(ConfigError, match=r"own\.sql: No such file"):
+        load_metrics(tmp_path)
+    talk = Talk(
+        key=uuid4(),
+        tenant="acme",
+        user="mo",
+        character="ada",
+        arm="other",
+        opened=STARTED,
+        exposed=STARTED,
+    )
+    await pool.execute(
+        "INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id, "
+        "experiment, arm, exposed_at) VALUES ('acme', $1, '', 'ada', 'mo', 'ships', 'other', now())",
+        talk.key,
+    )
+    for sql, told in (
+        ("SELECT person, NULL::float8 AS x FROM appliance.experiment_people($1::text)", "is null"),
+        ("SELECT person, 'a' AS x FROM appliance.experiment_people($1::text)", "is of type text"),
+        ("SELECT person, 1 AS y FROM appliance.experiment_people($1::text)", "has no column 'x'"),
+        ("SELECT person, 1 AS x FROM appliance.experiment_people($1::text)", ""),
+    ):
+        (tmp_path / "own.sql").write_text(sql)
+        metrics = load_metrics(tmp_path)
+        if told:
+            with pytest.raises(InvalidRequest, match=told):
+                await measure(pool, experiment, metrics)
+            continue
+        measured = await measure(pool, experiment, metrics)
+        assert measured.users.counts == (0, 1)
+        values = {one.metric.name: one.values for one in arm_values(measured)}
+        assert values["own"] == (None, 1.0)
+        assert values["hit_ratio"] == (None, None), "no data is told apart from nothing"
