@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
 
 from appliance.cli.admin_client import ask
 from appliance.cli.experiment_options import (
@@ -20,21 +22,30 @@ from appliance.cli.experiment_options import (
     who_and_why,
 )
 from appliance.cli.plain_text import as_json, counted, percent, visible
-from appliance.errors import InvalidRequest
+from appliance.errors import InvalidRequest, NotRunning
 
 if TYPE_CHECKING:
     from appliance.config import DatabaseConfig
+    from appliance.experiment.reporting import Report
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 STATEMENT_TIMEOUT_MS = 600_000
 SHIP_TIMEOUT_S = 300.0
+GUARD = "guardrail"
+"""Who pauses an arm that does harm."""
 
 
 def add_report(kinds: Subparsers) -> None:
     """The options of `report`."""
     parser = kinds.add_parser("report", help="what the arms did to users, the cache and the cost")
     add_name(parser)
+    parser.add_argument(
+        "--html", type=Path, default=None, metavar="FILE", help="write it as one page, too"
+    )
+    parser.add_argument(
+        "--pause", action="store_true", help="pause the arms whose guardrails are breached"
+    )
     add_metrics(parser)
     add_common(parser)
 
@@ -62,16 +73,31 @@ def add_ship(kinds: Subparsers) -> None:
 
 
 def run_report(options: argparse.Namespace) -> int:
-    """Print the report; returns the exit code."""
+    """Print the report, write its page, pause what does harm; returns the exit code."""
     report = _report(options)
-    print(as_json(report) if options.json else visible(_text(report)))
+    if options.html is not None:
+        from appliance.experiment.report.page import report_page
+
+        options.html.write_text(report_page(report.subject, report.analysis), encoding="utf-8")
+    print(as_json(report.document()) if options.json else visible(_text(report)))
+    if options.pause:
+        _pause(options, report.breached)
     return 0
+
+
+def _pause(options: argparse.Namespace, breached: Mapping[str, str]) -> None:
+    """Pause the arms whose guardrails are breached."""
+    for arm, guards in breached.items():
+        body = {"arm": arm, "author": GUARD, "message": f"guardrail breached: {guards}"}
+        ask(options, "POST", address(options, "/pause"), body)
+        if not options.json:
+            print(visible(f"{options.name}, arm {arm}: paused, guardrail breached: {guards}"))
 
 
 def run_stop(options: argparse.Namespace) -> int:
     """Stop it, with its report where there is anything to report; returns the exit code."""
     try:
-        report = _report(options)
+        report = _report(options).document()
     except InvalidRequest as nothing:
         report = {"nothing": nothing.message}
     body = {"report": report, **who_and_why(options)}
@@ -89,7 +115,7 @@ def run_ship(options: argparse.Namespace) -> int:
         )
     body = {
         "arm": options.arm,
-        "report": _report(options),
+        "report": _report(options).document(),
         "confirmed": options.confirm is not None,
         **who_and_why(options),
     }
@@ -98,53 +124,51 @@ def run_ship(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> dict[str, Any]:
-    """The report as it is printed and stored."""
-    import msgspec
-
-    from appliance.experiment.arm_values import arm_values
-    from appliance.experiment.measuring import measure
+def _report(options: argparse.Namespace) -> Report:
+    """The report of this moment."""
     from appliance.experiment.metric_files import load_metrics
+    from appliance.experiment.reporting import report_of
     from appliance.store.experiments import Experiments
     from appliance.store.pool import connect
 
     metrics = load_metrics(options.metrics)
     url, config = _database(options)
 
-    async def measured() -> dict[str, Any]:
+    async def made() -> Report:
         pool = await connect(url, config)
         try:
             experiment = await Experiments(pool).get(options.name)
-            found = await measure(pool, experiment, metrics)
+            arms = [arm.name for arm in experiment.arms]
+            shipping = await asyncio.to_thread(_shipping, options, arms)
+            return await report_of(pool, experiment, metrics, shipping)
         finally:
             pool.terminate()
-        figures = [
-            {
-                "metric": figure.metric.name,
-                "title": figure.metric.title,
-                "unit": figure.metric.unit,
-                "direction": figure.metric.direction.value,
-                "values": figure.values,
-            }
-            for figure in arm_values(found)
-        ]
-        told: dict[str, Any] = msgspec.to_builtins(
-            {
-                "experiment": experiment.name,
-                "hours": round(found.hours, 2),
-                "arms": found.users.arms,
-                "versions": [arm.version for arm in experiment.arms],
-                "users": found.users.counts,
-                "crossed": found.users.crossed,
-                "primary": experiment.options.primary,
-                "warm_up_minutes": found.warm_up_minutes,
-                "warm_up_hit_ratio": found.warm_up_hit_ratio,
-                "metrics": figures,
-            }
-        )
-        return told
 
-    return asyncio.run(measured())
+    return asyncio.run(made())
+
+
+def _shipping(options: argparse.Namespace, arms: Sequence[str]) -> dict[str, str]:
+    """What shipping each arm would cost; nothing while no appliance runs here."""
+    found = {}
+    try:
+        for arm in arms:
+            path = address(options, f"/cost?arm={quote(arm, safe='')}")
+            found[arm] = _cost(ask(options, "GET", path, timeout_s=SHIP_TIMEOUT_S)["cost"])
+    except NotRunning:
+        return {}
+    return found
+
+
+def _cost(cost: Mapping[str, Any] | None) -> str:
+    if cost is None:
+        return "Nothing: production is at its version already."
+    if cost["change"] is None:
+        return "Nothing: its prompts are those of production, token for token."
+    return (
+        f"The front of its prompts is computed once, {cost['tokens_after']:,} tokens. "
+        f"{counted(cost['live'], 'live chat')} keep their version; moved to it they would compute "
+        f"{cost['tokens_to_recompute']:,} tokens again."
+    )
 
 
 def _database(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
@@ -167,36 +191,30 @@ def _database(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
     return database.url, patient
 
 
-def _text(report: Mapping[str, Any]) -> str:
-    arms = report["arms"]
+def _text(report: Report) -> str:
+    from appliance.experiment.report.document import report_text
+
+    arms, analysis = report.analysis.arms, report.analysis
+    counts = zip(arms, analysis.counts, strict=True)
     lines = [
-        f"{report['experiment']}: {report['hours']:.1f} hours, "
-        + ", ".join(
-            f"{arm} {counted(count, 'user')}"
-            for arm, count in zip(arms, report["users"], strict=True)
-        )
+        report_text(report.subject, analysis),
+        ", ".join(f"{arm}: {counted(count, 'user')}" for arm, count in counts),
     ]
-    if report["crossed"]:
-        lines.append(
-            f"{counted(report['crossed'], 'user')} appeared in two arms and are left out of all figures"
-        )
-    lines += [
-        f"arm {arm}: nobody is in it yet"
-        for arm, count in zip(arms, report["users"], strict=True)
-        if not count
-    ]
+    if analysis.crossed:
+        lines.append(f"{counted(analysis.crossed, 'user')} in two arms: left out of all figures")
     lines.append(f"{'':<38}" + "".join(f"{arm:>16}" for arm in arms))
-    for figure in report["metrics"]:
-        mark = "* " if figure["metric"] in report["primary"] else "  "
-        values = "".join(f"{_value(value, figure['unit']):>16}" for value in figure["values"])
-        lines.append(f"{mark}{figure['title']:<36}{values}  {figure['unit']}")
+    for figure in report.values:
+        metric = figure.metric
+        mark = "* " if metric.name in analysis.plan.deciding else "  "
+        values = "".join(f"{_value(value, metric.unit):>16}" for value in figure.values)
+        lines.append(f"{mark}{metric.title:<36}{values}  {metric.unit}")
     ratios = ", ".join(
         f"{arm} {'no reply' if ratio is None else percent(ratio, 1)}"
-        for arm, ratio in zip(arms, report["warm_up_hit_ratio"], strict=True)
+        for arm, ratio in zip(arms, analysis.warm_up_hit_ratio, strict=True)
     )
     lines.append(
-        f"left out of the cache's figures: the first {report['warm_up_minutes']} minutes, while it "
-        f"had nothing of the new versions (found in it then: {ratios})"
+        f"left out of the cache's figures: the first {analysis.warm_up_minutes} minutes, while it had "
+        f"nothing of the new versions (found in it then: {ratios})"
     )
     return "\n".join(lines)
 
@@ -211,11 +229,4 @@ def _shipped(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
     version = answer["version"][:12]
     if answer["move"] is None:
         return f"production is at {version} already; {options.name} is closed with its report"
-    lines = [f"production -> {version}: {options.name}, arm {options.arm}"]
-    cost = answer["cost"]
-    if cost is not None and cost["change"] is not None:
-        lines.append(
-            f"new chats compute the new front once; {counted(cost['live'], 'live chat')} keep their "
-            f"version, and would compute {cost['tokens_to_recompute']:,} tokens again if they were moved"
-        )
-    return "\n".join(lines)
+    return f"production -> {version}: {options.name}, arm {options.arm}\n{_cost(answer['cost'])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -47,14 +47,14 @@ class Pause(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Stop(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /experiments/{name}/stop: with the report of this moment, if there is one."""
 
-    report: msgspec.Raw | None = None
+    report: dict[str, Any] | None = None
 
 
 class Ship(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /experiments/{name}/ship."""
 
     arm: str
-    report: msgspec.Raw
+    report: dict[str, Any]
     confirmed: bool = False
 
 

@@ -102,8 +102,8 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     assert set(pinned.values()) == {birds, ships}
     report = await team.ask("experiment", "report", "ships")
     by_arm = [list(pinned.values()).count(version) for version in (birds, ships)]
-    assert report["users"] == by_arm
-    figures = {figure["metric"]: figure["values"] for figure in report["metrics"]}
+    assert report["analysis"]["counts"] == by_arm
+    figures = report["values"]
     for place, version in enumerate((birds, ships)):
         mine = [number for number, own in enumerate(pinned.values()) if own == version]
         sent = sum(1 + number % 3 for number in mine)
@@ -111,8 +111,11 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
         assert figures["conversations"][place] == 1
         assert figures["regenerations"][place] == 0
         assert figures["ttft_p50"][place] >= 0
-    text = await team.run("experiment", "report", "ships")
+    page = team.folder / "report.html"
+    text = await team.run("experiment", "report", "ships", "--html", str(page), "--pause")
     assert "Messages sent" in text
+    assert "Did it help?" in text
+    assert "Ships are better company" in page.read_text()
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
@@ -131,3 +134,68 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     kept = await team.ask("experiment", "status", "ships")
     assert kept["experiment"]["state"] == "shipped"
     assert kept["events"][-1]["has_report"]
+
+
+async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(team: Team) -> None:
+    _, ships = await started(team)
+    good = EXPERIMENT.replace("SHIPS", ships[:12])
+    told = await team.run("experiment", "create", team.write(good), "-m", "again", code=2)
+    assert "there is an experiment 'ships' already (running)" in told
+    salted = good + "salt: another\n"
+    told = await team.run("experiment", "create", team.write(salted), "-m", "again", code=2)
+    assert "'ships' runs with salt 'ships': another one would give its users other arms" in told
+    lacking = good.replace(f", version: {ships[:12]}", "").replace("name: ships\n", "name: two\n")
+    told = await team.run("experiment", "create", team.write(lacking), "-m", "two", code=2)
+    assert "'ships' has no version: name a label" in told
+    wrong = good.replace("messages_sent", "love").replace("name: ships\n", "name: two\n")
+    told = await team.run("experiment", "lint", team.write(wrong), code=2)
+    assert "there is no metric 'love' (there are: " in told
+    unknown = good.replace(ships[:12], "ffff0000").replace("name: ships\n", "name: two\n")
+    told = await team.run("experiment", "lint", team.write(unknown), code=2)
+    assert "no version of ada begins with 'ffff0000'" in told
+    told = await team.run("experiment", "lint", team.write("name: [1]"), code=2)
+    assert "Expected `str`, got `array` - at `$.name`" in told
+    nobody = await team.run("experiment", "report", "ships", code=2)
+    assert "nobody has had a prompt of it yet: 0 conversations" in nobody
+    assert "no experiment 'x' (there are: ships)" in await team.run(
+        "experiment", "report", "x", code=2
+    )
+
+
+async def test_two_experiments_share_a_layer_side_by_side_and_never_the_same_users(
+    team: Team,
+) -> None:
+    _, ships = await started(team)
+    second = EXPERIMENT.replace("SHIPS", ships[:12]).replace("name: ships\n", "name: two\n", 1)
+    told = await team.run("experiment", "create", team.write(second), "-m", "two")
+    assert "note: layer 'ada': [0, 1) overlaps with 'ships', which runs in [0, 1)" in told
+    refused = await team.run("experiment", "start", "two", "-m", "go", code=2)
+    assert "overlaps with 'ships'" in refused
+    elsewhere = second.replace("name: two\n", "name: three\nlayer: other\n", 1)
+    await team.run("experiment", "create", team.write(elsewhere), "-m", "three")
+    refused = await team.run("experiment", "start", "three", "-m", "go", code=2)
+    assert "experiments on a character share a layer; take layer 'ada'" in refused
+    smaller = await team.run("experiment", "start", "ships", "--coverage", "0.5", "-m", "x", code=2)
+    assert "a ramp only adds users" in smaller
+    await team.run("experiment", "stop", "ships", "-m", "enough")
+    assert "two: runs, with 100% of the users" in await team.run(
+        "experiment", "start", "two", "-m", "go"
+    )
+    again = await team.run("experiment", "start", "ships", "-m", "go", code=2)
+    assert "only a draft can be started" in again
+
+
+async def test_an_arm_that_nobody_is_in_is_told_and_no_figure_is_made_up(team: Team) -> None:
+    team.door.say("one")
+    await started(team)
+    for number in range(6):
+        user = f"user {number}"
+        opened = await create(team.door, character="ada", user=user)
+        arm = (await get(team.door, f"/api/conversations/{opened}"))["prompt_version"]
+        if number == 0:
+            first = arm
+        if arm == first:
+            await send(team.door, opened, "Hello")
+    text = await team.run("experiment", "report", "ships")
+    assert "no users in" in text
+    assert "no data" in text
