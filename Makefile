@@ -13,7 +13,7 @@ FUZZ_SECONDS := 300
 NIGHTLY := target/nightly
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help install demo test test-rust test-python nightly lint bench clean
+.PHONY: help install demo test test-rust test-python nightly lint bench package clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -50,7 +50,7 @@ test-python: install
 nightly: ## what takes an hour: a million index operations, 40,000 of the tiers, every repair, 50 crashes, fuzzing, AddressSanitizer
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
 	ENGINE_TIER_OPERATIONS=40000 $(BIN)/python -m pytest tests/properties/test_engine_tiers.py
-	APPLIANCE_TESTS_NIGHTLY=1 $(BIN)/python -m pytest tests/postgres/test_repairs_on_*.py tests/postgres/test_run.py tests/e2e/test_stopped_database.py
+	APPLIANCE_TESTS_NIGHTLY=1 $(BIN)/python -m pytest tests/postgres/test_repairs_on_*.py tests/postgres/test_run.py tests/e2e/test_stopped_database.py tests/box
 	APPLIANCE_TESTS_NIGHTLY=1 $(BIN)/python -m pytest tests/unit/experiment/test_simulated_experiments.py
 	JOURNAL_OPERATIONS=5000 $(BIN)/python -m pytest tests/properties/test_journal.py
 	JOURNAL_CRASHES=50 $(BIN)/python -m pytest tests/postgres/test_crashes.py
@@ -62,8 +62,8 @@ nightly: ## what takes an hour: a million index operations, 40,000 of the tiers,
 lint: install ## formatters, linters and type checkers
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	$(BIN)/ruff format --check appliance tests bench
-	$(BIN)/ruff check appliance tests bench
+	$(BIN)/ruff format --check appliance tests bench deb
+	$(BIN)/ruff check appliance tests bench deb
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest appliance._core
 
@@ -73,5 +73,8 @@ bench: install ## measure, beside the peers' own code; the last figure needs a r
 	cargo bench -p appliance-core --locked --bench turn --bench index
 	$(BIN)/python -m bench.first_token
 
+package: install ## a .deb with everything in it, into dist/ (PACKAGE_FLAGS="--compression none" is faster and larger)
+	$(BIN)/python -m deb.build $(PACKAGE_FLAGS)
+
 clean: ## remove what install and test made
-	rm -rf $(VENV) target appliance/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) target dist appliance/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

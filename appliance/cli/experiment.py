@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from appliance.cli.experiment_check import add_check, run_check
 from appliance.cli.experiment_deeds import (
     add_create,
     add_lint,
@@ -35,6 +36,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Na
     "start": (add_start, run_start),
     "status": (add_status, run_status),
     "report": (add_report, run_report),
+    "check": (add_check, run_check),
     "pause": (add_pause, run_pause),
     "stop": (add_stop, run_stop),
     "ship": (add_ship, run_ship),

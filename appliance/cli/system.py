@@ -1,4 +1,4 @@
-"""`appliance system`: install, check and uninstall the appliance as services of this box.
+"""`appliance system`: install, check, upgrade and uninstall the appliance as services of this box.
 
 Owns the options and what is printed. A dry run unless told to act.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.plain_text import as_json
 from appliance.errors import ConfigError
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -30,6 +31,14 @@ def add_system(commands: Subparsers) -> None:
     install.add_argument("--name", default=None, help="what clients call the model")
     install.add_argument("--start", action="store_true", help="start everything at the end")
     check = chosen.add_parser("check", help="whether all is as it was installed (exit code 1: no)")
+    upgrade = chosen.add_parser("upgrade", help="let this program take the installed one's place")
+    upgrade.add_argument(
+        "--no-way-back",
+        action="store_true",
+        help="also where the old version cannot use the database afterwards",
+    )
+    rollback = chosen.add_parser("rollback", help="go back to what the last upgrade replaced")
+    chosen.add_parser("about", help="what this program is, as JSON: another version asks")
     uninstall = chosen.add_parser("uninstall", help="take services and program links away")
     uninstall.add_argument(
         "--delete",
@@ -44,7 +53,7 @@ def add_system(commands: Subparsers) -> None:
         command.add_argument(
             "--root", type=Path, default=Path("/"), help="a tree that another system will boot"
         )
-    for command in (install, uninstall):
+    for command in (install, upgrade, rollback, uninstall):
         command.add_argument("--execute", action="store_true", help="do it; without: only say it")
 
 
@@ -52,6 +61,8 @@ def run_system(options: argparse.Namespace) -> int:
     """Run the chosen subcommand; returns the exit code. Raises ConfigError."""
     from appliance.cli.system_steps import install_steps, uninstall_steps
 
+    if options.system_command in ("upgrade", "rollback", "about"):
+        return _change_version(options)
     root = options.root.absolute()
     if options.system_command == "uninstall":
         return _act(root, uninstall_steps(root, options.delete), options.execute)
@@ -61,6 +72,20 @@ def run_system(options: argparse.Namespace) -> int:
         root, SOURCES, model=options.model, name=options.name, start=options.start
     )
     return _act(root, steps, options.execute)
+
+
+def _change_version(options: argparse.Namespace) -> int:
+    import msgspec
+
+    from appliance.cli.system_upgrade import run_rollback, run_upgrade
+    from appliance.cli.system_version import about
+
+    if options.system_command == "about":
+        print(as_json(msgspec.to_builtins(about())))
+        return 0
+    if options.system_command == "rollback":
+        return run_rollback(execute=options.execute)
+    return run_upgrade(SOURCES, execute=options.execute, no_way_back=options.no_way_back)
 
 
 def _check(root: Path) -> int:

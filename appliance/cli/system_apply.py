@@ -77,6 +77,8 @@ def run(words: tuple[str, ...]) -> str:
         raise ConfigError(
             f"{words[0]}: no such program: this needs systemd 247 or newer"
         ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{' '.join(words)}: not done after {COMMAND_TIMEOUT_S:.0f} s") from error
     if ended.returncode != 0:
         said = (ended.stderr or ended.stdout).strip()
         raise ConfigError(f"{' '.join(words)}: {said or f'exit status {ended.returncode}'}")

@@ -24,8 +24,12 @@ CACHE = Path("/var/cache/appliance")
 RUN = Path("/run/appliance")
 BACKUPS = Path("/var/backups/appliance")
 PROGRAM = Path("/opt/appliance/current")
+PREVIOUS = Path("/opt/appliance/previous")
+"""The version that the last upgrade replaced."""
+
 COMMAND = Path("/usr/local/bin/appliance")
 
+SERVER_UNIT = "appliance-server.service"
 POSTGRES_UNIT = "appliance-postgres.service"
 _BACKUP = "appliance-db-backup"
 
@@ -98,19 +102,19 @@ def unit_files(sources: Mapping[str, str], config: Config, *, has_gpu: bool) -> 
     return (*files, *_started(units, config))
 
 
+def engine_units(config: Config) -> list[str]:
+    """The service of each engine."""
+    return [f"appliance-engine@{number}.service" for number in range(len(engine_configs(config)))]
+
+
 def _started(units: Mapping[str, str], config: Config) -> list[Link]:
     """What `systemctl enable` would link."""
     wants = UNITS / "appliance.target.wants"
-    names = ["appliance-server.socket", "appliance-server.service"]
+    names = ["appliance-server.socket", SERVER_UNIT]
     names += [name for name in units if name == POSTGRES_UNIT or name.endswith(".timer")]
     links = [Link(path=wants / name, target=UNITS / name) for name in names]
-    links += [
-        Link(
-            path=wants / f"appliance-engine@{number}.service",
-            target=UNITS / "appliance-engine@.service",
-        )
-        for number in range(len(engine_configs(config)))
-    ]
+    template = UNITS / "appliance-engine@.service"
+    links += [Link(path=wants / name, target=template) for name in engine_units(config)]
     boot = UNITS / "multi-user.target.wants"
     return [*links, Link(path=boot / "appliance.target", target=UNITS / "appliance.target")]
 

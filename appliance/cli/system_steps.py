@@ -16,6 +16,7 @@ from appliance.cli.system_files import (
     COMMAND,
     CONFIG,
     CREDENTIALS,
+    PREVIOUS,
     PROGRAM,
     RUN,
     STATE,
@@ -76,6 +77,7 @@ def uninstall_steps(root: Path, delete: Iterable[Path]) -> tuple[Step, ...]:
     others = (
         COMMAND,
         PROGRAM,
+        PREVIOUS,
         *(Path("/etc") / d / "appliance.conf" for d in ("sysusers.d", "tmpfiles.d")),
     )
     links = {path for path in others if os.path.lexists(below(root, path))}

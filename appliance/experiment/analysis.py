@@ -6,6 +6,7 @@ Owns which estimate, scale, bound and level a metric gets. Never: reads the ledg
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from appliance.experiment.stats.guardrail import Guard, guard
 from appliance.experiment.stats.looks import Looks, interval, p_value
 from appliance.experiment.stats.moments import Floats, Moments
 from appliance.experiment.stats.multiplicity import discovery_level, family_level
+from appliance.experiment.stats.planner import Planner
 from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import SampleRatio, sample_ratio
 
@@ -82,6 +84,7 @@ class _Compared:
     control: Estimate | None = None
     treatment: Estimate | None = None
     variance_kept: float | None = None
+    shares: tuple[float, float] = (0.5, 0.5)
 
     @property
     def has_ratio(self) -> bool:
@@ -104,6 +107,7 @@ def _compared(source: Sums | Observations, users: Users, place: int, plan: Plan)
         metric=source.metric,
         arm=users.arms[place],
         decides=source.metric.name in plan.deciding,
+        shares=(users.shares[0], users.shares[place]),
     )
     counts = users.counts[0], users.counts[place]
     if min(counts) < 2:
@@ -222,6 +226,7 @@ def _finding(item: _Compared, level: float, plan: Plan, looks: Looks, waits: boo
         level=level,
         p_value=float(p_value(contrast, looks, plan.users)),
         variance_kept=item.variance_kept,
+        users_needed=_users_needed(item, level, plan),
         detectable=_detectable(contrast, float(high)) if item.has_ratio else None,
         guard=None if item.is_early else _guard(item, contrast, plan),
     )
@@ -231,6 +236,20 @@ def _detectable(contrast: Contrast, high: float) -> float:
     """The rise whose interval would be without zero in four of five experiments like this one."""
     half = high - float(contrast.effect)
     return float(np.expm1(half + POWER_ERRORS * np.sqrt(contrast.variance)))
+
+
+def _users_needed(item: _Compared, level: float, plan: Plan) -> int | None:
+    """By the control's spread so far."""
+    if not item.has_ratio:
+        return None
+    assert item.control is not None
+    planner = Planner(
+        relative_variance=float(item.control.variance / item.control.value**2),
+        looks=plan.looks,
+        shares=item.shares,
+        alpha=level,
+    )
+    return ceil(planner.users_needed(plan.minimum_effect))
 
 
 def _effect(contrast: Contrast, level: float, plan: Plan, looks: Looks) -> Effect:

@@ -48,7 +48,8 @@ class Finding:
     `control` and `value` are what was measured; `absolute` and `relative` may differ from their
     difference, because what the users' past foretold is taken off. `relative` is None where a value is
     not above zero. `level` is the alpha its interval is for, `p_value` its own. `variance_kept` is None
-    without a past. `detectable` is the relative rise that four of five such experiments would show.
+    without a past. `detectable` is the relative rise that four of five such experiments would show,
+    `users_needed` the users of all arms with whom they would show `Plan.minimum_effect`.
     """
 
     metric: Metric
@@ -64,6 +65,7 @@ class Finding:
     p_value: float | None = None
     variance_kept: float | None = None
     detectable: float | None = None
+    users_needed: int | None = None
     guard: Guard | None = None
 
 
@@ -114,12 +116,13 @@ class Plan:
 
     `deciding` names the metrics that decide. `hours` is how long it is meant to run. `users` of all arms
     is where the bounds for looks at any time are narrowest; with a tenth of them the bounds are a quarter
-    wider, with a hundred times as many a fifth.
+    wider, with a hundred times as many a fifth. `minimum_effect` is the smallest change worth finding.
     """
 
     deciding: tuple[str, ...]
     hours: float
     users: int = 2_000
+    minimum_effect: float = 0.05
     looks: Looks = Looks.ANY
     alpha: float = 0.05
 

@@ -120,7 +120,7 @@ async def _stop(request: web.Request) -> web.Response:
         request.match_info["name"],
         author=asked.author,
         message=asked.message,
-        report=None if asked.report is None else msgspec.json.encode(asked.report).decode(),
+        report=bytes(asked.report).decode(),
     )
     return _json({"experiment": experiment_fields(experiment)})
 
@@ -133,7 +133,7 @@ async def _ship(request: web.Request) -> web.Response:
         asked.arm,
         author=asked.author,
         message=asked.message,
-        report=msgspec.json.encode(asked.report).decode(),
+        report=bytes(asked.report).decode(),
         confirmed=asked.confirmed,
     )
     return _json(

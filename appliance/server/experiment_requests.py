@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -45,16 +45,16 @@ class Pause(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Stop(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """POST /experiments/{name}/stop: with the report of this moment, if there is one."""
+    """POST /experiments/{name}/stop: with the report of this moment."""
 
-    report: dict[str, Any] | None = None
+    report: msgspec.Raw
 
 
 class Ship(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /experiments/{name}/ship."""
 
     arm: str
-    report: dict[str, Any]
+    report: msgspec.Raw
     confirmed: bool = False
 
 

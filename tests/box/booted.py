@@ -1,8 +1,7 @@
 """A real systemd as process 1 of a container, within seconds, on a root folder made for it.
 
-The root has this machine's `/usr`, read-only, an `/etc` of a few files, and the program under test
-where an installation would have it. systemd-nspawn(1) boots it with a network, processes and cgroups of
-its own; nothing of this machine is written to.
+systemd-nspawn(1) boots what `system_folder.py` makes, with a network, processes and cgroups of its own;
+nothing of this machine is written to.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,109 +19,108 @@ from typing import TypeVar
 
 import psutil
 
+from tests.box.system_folder import mounts
+
 T = TypeVar("T")
 
-ROOT = Path(__file__).parents[2]
-RELEASE = Path("/opt/appliance/release")
-PYTHON = Path("/opt/python")
 LIFE_S = 600
 BOOT_S = 60.0
 STOP_S = 20.0
 PATH = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PROGRAMS = ("systemd-nspawn", "nsenter", "unshare", "timeout", "mount")
-FOLDERS = ("dev", "proc", "sys", "run", "tmp", "root", "home", "usr", "var/log", "srv/models")
-MERGED = ("bin", "sbin", "lib", "lib64")
-FROM_ETC = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "os-release")
-
-MASKED = (
-    "systemd-logind.service",
-    "dbus.service",
-    "dbus.socket",
-    "console-getty.service",
-    "getty.target",
-    "systemd-networkd.service",
-    "systemd-resolved.service",
-    "systemd-timesyncd.service",
-)
 CGROUPS = Path("/sys/fs/cgroup")
+LIMITS = ("memory", "pids")
+"""Of cgroup v1: a container sees them read-only, and limits would silently not hold."""
+
 _CLONE_NEWNET = 0x40000000
 _PTRACE_SEIZE, _PTRACE_INTERRUPT, _WALL = 0x4206, 0x4207, 0x40000000
 
-LAUNCHER = f"""#!{RELEASE}/bin/python
-import sys
-sys.path.insert(0, "{RELEASE}/tree")
-from appliance.cli.main import main
-sys.exit(main())
-"""
-
-
-def why_not() -> str | None:
-    """What this machine lacks to boot a box; None when it can be tried."""
-    if os.geteuid() != 0:
-        return "booting a systemd needs root"
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if missing:
-        return f"{', '.join(missing)} not found (Debian: apt-get install systemd-container)"
-    if not all(Path("/", name).is_symlink() for name in MERGED if Path("/", name).exists()):
-        return "/bin is not in /usr here"
-    return None
-
-
-def make_root(root: Path) -> None:
-    """An operating system's folder: everything but what is mounted into it."""
-    for name in FOLDERS:
-        (root / name).mkdir(parents=True)
-    for name in MERGED:
-        (root / name).symlink_to(f"usr/{name}")
-    etc = root / "etc"
-    (etc / "systemd/system").mkdir(parents=True)
-    for name in FROM_ETC:
-        if Path("/etc", name).exists():
-            shutil.copyfile(Path("/etc", name), etc / name)
-    if Path("/etc/ld.so.conf.d").is_dir():
-        shutil.copytree("/etc/ld.so.conf.d", etc / "ld.so.conf.d")
-    # A Python built with a shared library knows it by the path it was built for, closed to services.
-    libraries = etc / "ld.so.conf"
-    libraries.write_text(f"{PYTHON}/lib\n{libraries.read_text() if libraries.exists() else ''}")
-    (etc / "machine-id").write_text("5bc3a1d3c1b94e2f8f2d0a7b6c5d4e3f\n")
-    (etc / "hostname").write_text("box\n")
-    (etc / "fstab").touch()
-    units = etc / "systemd/system"
-    (units / "default.target").symlink_to("/usr/lib/systemd/system/multi-user.target")
-    for name in MASKED:
-        (units / name).symlink_to("/dev/null")
-    _make_release(root / RELEASE.relative_to("/"))
-
-
-def _make_release(release: Path) -> None:
-    """The program as an environment of its own: this checkout's code, this environment's packages."""
-    (release / "bin").mkdir(parents=True)
-    (release / _packages()).mkdir(parents=True)
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    (release / "pyvenv.cfg").write_text(
-        f"home = {PYTHON}/bin\ninclude-system-site-packages = false\n"
-    )
-    (release / "bin/python").symlink_to(PYTHON / "bin" / python)
-    (release / "bin/appliance").write_text(LAUNCHER)
-    (release / "bin/appliance").chmod(0o755)
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("appliance", "prompts", "systemd"):
-        shutil.copytree(ROOT / name, release / "tree" / name, ignore=ignored)
-    (release / "tree/docs").mkdir()
-    shutil.copyfile(ROOT / "docs/settings.md", release / "tree/docs/settings.md")
-
-
-def _packages() -> str:
-    return f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-
 
 class Box:
-    """One booted system. Use `booted`."""
+    """One system, booted more than once if wanted. Use `booted`."""
 
-    def __init__(self, root: Path, process: subprocess.Popen[bytes], leader: int) -> None:
+    def __init__(self, folder: Path, root: Path) -> None:
+        """`root`: what it boots from; `folder`: for its console's log."""
         self.root = root
-        self.leader = leader
-        self._process = process
+        self._folder = folder
+        self._name = f"appliance-test-{os.getpid()}"
+        self._groups: list[Path] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self.leader = 0
+        self.limits_hold = False
+
+    def boot(self) -> None:
+        """Start it and wait until it is up. Raises RuntimeError with the console's end."""
+        assert self._process is None
+        self._groups = _make_cgroups(self._name)
+        log = self._folder / "console.log"
+        script = [f"echo $$ > {group}/cgroup.procs" for group in self._groups]
+        nspawn = (
+            f"systemd-nspawn --quiet -D {self.root} -b -M {self._name} --register=no --keep-unit "
+            "--private-network --link-journal=no --console=pipe"
+        )
+        script.append(
+            f"exec timeout -k 5 {LIFE_S} unshare -m --propagation private "
+            f"sh -c '{' && '.join(mounts(self.root))} && exec {nspawn}'"
+        )
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                ["sh", "-e", "-c", "\n".join(script)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + BOOT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            leader = _leader(self._process.pid)
+            if leader is not None:
+                self.leader = leader
+                state = self.run("systemctl", "is-system-running", check=False).stdout.strip()
+                if state in ("running", "degraded"):
+                    self.limits_hold = self._give_limits()
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"the box did not boot: {log.read_text(errors='replace')[-2000:]}")
+
+    def _give_limits(self) -> bool:
+        """Let its systemd limit memory and tasks, where that takes writable controllers."""
+        if (CGROUPS / "cgroup.controllers").exists():
+            return False
+        for name in LIMITS:
+            words = ("mount", "-o", "remount,bind,rw", f"/sys/fs/cgroup/{name}")
+            if self.run(*words, check=False).returncode != 0:
+                return False
+        # Process 1 looks for writable controllers when it starts only.
+        self.run("systemctl", "daemon-reexec")
+        return True
+
+    def power_off(self) -> None:
+        """An orderly poweroff, else by force; nothing of it runs on, and its cgroups are gone."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None and self.leader:
+            self.run("systemctl", "poweroff", check=False, timeout_s=STOP_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2 * STOP_S)
+        self._end(process)
+
+    def power_cut(self) -> None:
+        """Kill process 1, and with it everything in the box."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.leader, signal.SIGKILL)
+        self._end(self._process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+        _remove_cgroups(self._groups)
+        self._process, self.leader = None, 0
 
     def run(
         self, *words: str, check: bool = True, timeout_s: float = 120
@@ -223,66 +218,16 @@ class Box:
                 os.kill(pid, signal.SIGKILL)
             thread.join(STOP_S)
 
-    def power_off(self) -> None:
-        """End it: an orderly poweroff, else by force."""
-        self.run("systemctl", "poweroff", check=False, timeout_s=STOP_S)
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.power_cut()
-
-    def power_cut(self) -> None:
-        """Kill process 1, and with it everything in the box."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.leader, signal.SIGKILL)
-        self._process.wait(STOP_S)
-
 
 @contextlib.contextmanager
 def booted(folder: Path, root: Path) -> Iterator[Box]:
     """A running system on `root` (`make_root`); `folder` is for its log."""
-    name = f"appliance-test-{os.getpid()}"
-    groups = _make_cgroups(name)
-    log = folder / "console.log"
-    python = Path(sys.base_prefix)
-    mounts = [
-        _mount(Path("/usr"), root / "usr"),
-        # An installation puts a link there.
-        f"mount -t tmpfs -o mode=755 local {root}/usr/local && mkdir {root}/usr/local/bin",
-        _mount(python, root / PYTHON.relative_to("/")),
-        _mount(Path(sysconfig.get_path("purelib")), root / RELEASE.relative_to("/") / _packages()),
-    ]
-    (root / PYTHON.relative_to("/")).mkdir(parents=True, exist_ok=True)
-    script = [f"echo $$ > {group}/cgroup.procs" for group in groups]
-    nspawn = (
-        f"systemd-nspawn --quiet -D {root} -b -M {name} --register=no --keep-unit --private-network "
-        "--link-journal=no --console=pipe"
-    )
-    script.append(
-        f"exec timeout -k 5 {LIFE_S} unshare -m --propagation private "
-        f"sh -c '{' && '.join(mounts)} && exec {nspawn}'"
-    )
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            ["sh", "-e", "-c", "\n".join(script)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    box = None
+    box = Box(folder, root)
     try:
-        box = _wait_booted(root, process, log)
-        box.run("ldconfig")
+        box.boot()
         yield box
     finally:
-        if box is not None and process.poll() is None:
-            box.power_off()
-        _end(process, groups)
-
-
-def _mount(source: Path, target: Path) -> str:
-    return f"mount --bind {source} {target} && mount -o remount,bind,ro {target}"
+        box.power_off()
 
 
 def _make_cgroups(name: str) -> list[Path]:
@@ -290,7 +235,8 @@ def _make_cgroups(name: str) -> list[Path]:
     groups = []
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         _, controllers, path = line.split(":", 2)
-        hierarchy = {"name=systemd": "systemd", "": "unified"}.get(controllers)
+        names = {"name=systemd": "systemd", "": "unified", **{name: name for name in LIMITS}}
+        hierarchy = names.get(controllers)
         if controllers == "" and not (CGROUPS / "unified").is_dir():
             hierarchy = "."  # cgroup2 alone
         if hierarchy is not None and (CGROUPS / hierarchy).is_dir():
@@ -298,21 +244,6 @@ def _make_cgroups(name: str) -> list[Path]:
             group.mkdir(exist_ok=True)
             groups.append(group)
     return groups
-
-
-def _wait_booted(root: Path, process: subprocess.Popen[bytes], log: Path) -> Box:
-    deadline = time.monotonic() + BOOT_S
-    box = None
-    while time.monotonic() < deadline and process.poll() is None:
-        if box is None:
-            leader = _leader(process.pid)
-            box = None if leader is None else Box(root, process, leader)
-        if box is not None:
-            state = box.run("systemctl", "is-system-running", check=False).stdout.strip()
-            if state in ("running", "degraded"):
-                return box
-        time.sleep(0.1)
-    raise RuntimeError(f"the box did not boot: {log.read_text(errors='replace')[-2000:]}")
 
 
 def _leader(pid: int) -> int | None:
@@ -324,18 +255,12 @@ def _leader(pid: int) -> int | None:
     return None
 
 
-def _end(process: subprocess.Popen[bytes], groups: list[Path]) -> None:
-    """Whatever became of it: nothing of the box runs on, and its cgroups are gone."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
+def _remove_cgroups(groups: list[Path]) -> None:
+    """Kill what is left in them, and remove them."""
     for group in groups:
         for file in group.rglob("cgroup.procs"):
             for number in file.read_text(encoding="ascii").split():
-                if (
-                    number == "0"
-                ):  # One that this namespace cannot name, and kill(0) is our own group.
+                if number == "0":  # One that this namespace cannot name; kill(0) is our own group.
                     continue
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(number), signal.SIGKILL)

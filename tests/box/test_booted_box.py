@@ -1,73 +1,33 @@
-"""The appliance under a real systemd: installed, chatting, restarted, frozen, stopped."""
+"""The appliance under a real systemd: installed, chatting, restarted, frozen, stopped, booted again."""
 
 from __future__ import annotations
 
-import http.client
 import json
+import os
 import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.box.booted import Box
+from tests.box.chats import (
+    ENGINE,
+    SERVER,
+    UNITS,
+    Stream,
+    begin,
+    call,
+    is_ready,
+    send,
+    streams_running,
+    texts,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 
-PORT = 8400
-PATIENCE_S = 40.0
-SERVER, ENGINE = "appliance-server.service", "appliance-engine@0.service"
-UNITS = (SERVER, ENGINE, "appliance-postgres.service")
-
-
-def call(method: str, path: str, body: object = None, timeout_s: float = 30) -> Any:
-    """One JSON call, on a connection of its own; the calling thread is in the box's network."""
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=timeout_s)
-    try:
-        data = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        text = response.read()
-        assert response.status in (200, 201), (response.status, text)
-        return json.loads(text)
-    finally:
-        connection.close()
-
-
-def send(conversation: str, text: str) -> dict[str, Any]:
-    """One turn, to its last event, which is `done`."""
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
-    try:
-        body = json.dumps({"text": text, "max_tokens": 8}).encode()
-        connection.request(
-            "POST",
-            f"/api/conversations/{conversation}/messages",
-            body,
-            {"Content-Type": "application/json"},
-        )
-        last = connection.getresponse().read().decode().strip().split("\n\n")[-1]
-    finally:
-        connection.close()
-    name, _, data = last.partition("\n")
-    assert name == "event: done", last
-    told: dict[str, Any] = json.loads(data.removeprefix("data: "))
-    return told
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
-def is_ready() -> bool:
-    try:
-        call("GET", "/ready", timeout_s=5)
-    except (OSError, AssertionError, http.client.HTTPException):
-        return False
-    return True
+NIGHTLY = "APPLIANCE_TESTS_NIGHTLY" in os.environ
+STREAMS = 50
+STOP_LIMIT_S = 60.0
 
 
 def test_an_installed_box_answers_its_first_chat_and_its_doctor_finds_no_fault(box: Box) -> None:
@@ -76,13 +36,7 @@ def test_an_installed_box_answers_its_first_chat_and_its_doctor_finds_no_fault(b
     for unit in UNITS:
         assert box.show(unit, "ActiveState") == "active", box.journal("-n", "60")
         assert box.show(unit, "StatusText") == "serving"
-
-    def chat() -> str:
-        conversation = str(call("POST", "/api/conversations", {})["id"])
-        send(conversation, "hello")
-        return conversation
-
-    box.in_network(chat)
+    box.in_network(begin)
     doctor = box.run("appliance", "doctor", check=False)
     assert (doctor.returncode, doctor.stdout) == (0, "no fault found\n")
     for name in ("db-status", "db-backup", "cache-audit"):
@@ -101,12 +55,7 @@ def test_a_restart_of_the_server_refuses_no_connection_and_keeps_what_is_cached(
         while not ending.is_set():
             answers.append(call("GET", "/live", timeout_s=30)["live"])
 
-    def chat() -> str:
-        conversation = str(call("POST", "/api/conversations", {})["id"])
-        send(conversation, "hello hello hello hello hello")
-        return conversation
-
-    conversation = box.in_network(chat)
+    conversation = box.in_network(begin)
     engine, server = box.main_pid(ENGINE), box.main_pid(SERVER)
     knocking = threading.Thread(target=lambda: box.in_network(knock))
     knocking.start()
@@ -123,85 +72,77 @@ def test_a_restart_of_the_server_refuses_no_connection_and_keeps_what_is_cached(
     assert done["usage"]["cached_tokens"] > 16, done
 
 
-@pytest.mark.parametrize("unit", [SERVER, ENGINE])
-def test_a_frozen_loop_is_killed_and_started_again(box: Box, unit: str) -> None:
-    restarts = int(box.show(unit, "NRestarts"))
-    with box.frozen(unit) as pid:
-        until(lambda: int(box.show(unit, "NRestarts")) > restarts, f"{unit} started again")
-    until(lambda: box.show(unit, "ActiveState") == "active", f"{unit} active again")
-    assert box.main_pid(unit) != pid
-    assert "Watchdog timeout" in box.journal("-u", unit)
-    until(lambda: box.in_network(is_ready), "ready again")
+def test_a_restart_of_all_under_clients_that_connect_ends(box: Box) -> None:
+    """It was seen to hang once: whatever is asked meanwhile, it is over within the units' limits."""
+    ending = threading.Event()
 
+    def knock() -> None:
+        while not ending.is_set():
+            is_ready()
 
-LONG_LOAD = """
-import os, sys, time
-sys.path.insert(0, "/opt/appliance/current/tree")
-from appliance.service_manager import service_manager
-manager = service_manager(os.environ)
-if "working" in sys.argv:
-    with manager.working("loading the model"):
-        time.sleep(4)
-else:
-    time.sleep(4)
-manager.ready("serving")
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("work", ["working", "silent"])
-def test_a_start_that_says_that_it_works_may_take_longer_than_its_limit(
-    box: Box, work: str
-) -> None:
-    settings = ["--property=Type=notify", "--property=TimeoutStartSec=2"]
-    words = ["/opt/appliance/current/bin/python", "-c", LONG_LOAD, work]
-    started = box.run("systemd-run", f"--unit=load-{work}", *settings, *words, check=False)
-    if work == "working":
-        assert started.returncode == 0, started.stderr
-        assert box.show(f"load-{work}", "StatusText") == "serving"
-        box.run("systemctl", "stop", f"load-{work}")
-    else:
-        assert "timeout" in started.stderr
-
-
-def test_a_stop_under_streams_ends_each_of_them_with_a_terminal_event(box: Box) -> None:
-    count = 12
-    begun = threading.Semaphore(0)
-    endings: list[str] = []
-
-    def stream() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
-        body = {
-            "model": "tiny",
-            "stream": True,
-            "max_tokens": 3900,
-            "messages": [{"role": "user", "content": "hello"}],
-        }
-        try:
-            connection.request(
-                "POST",
-                "/v1/chat/completions",
-                json.dumps(body).encode(),
-                {"Content-Type": "application/json"},
-            )
-            response = connection.getresponse()
-            begun.release()
-            text = response.read().decode()
-            endings.append("error" if response.status != 200 else text.strip().split("\n\n")[-1])
-        finally:
-            connection.close()
-
-    streams = [threading.Thread(target=lambda: box.in_network(stream)) for _ in range(count)]
-    for thread in streams:
+    knocking = [threading.Thread(target=lambda: box.in_network(knock)) for _ in range(4)]
+    for thread in knocking:
         thread.start()
-    begun.acquire(timeout=PATIENCE_S)
-    time.sleep(0.5)
+    try:
+        for _ in range(20 if NIGHTLY else 1):
+            box.run("systemctl", "restart", "appliance.target", timeout_s=STOP_LIMIT_S)
+            for unit in UNITS:
+                assert box.show(unit, "ActiveState") == "active", box.journal("-n", "80")
+    finally:
+        ending.set()
+        for thread in knocking:
+            thread.join()
+    assert box.in_network(is_ready)
+
+
+def test_a_stop_under_streams_ends_each_of_them_and_loses_nothing_of_what_was_seen(
+    box: Box,
+) -> None:
+    conversations = box.in_network(
+        lambda: [str(call("POST", "/api/conversations", {})["id"]) for _ in range(STREAMS)]
+    )
+    # Some end by themselves, some are cut, and some still wait for their turn.
+    streams = [
+        Stream(conversation, "hello", max_tokens=8 if number % 5 == 0 else 3900, box=box)
+        for number, conversation in enumerate(conversations)
+    ]
+    for stream in streams:
+        stream.start()
+    # Each is done already, or is one that the server has accepted.
+    until(
+        lambda: box.in_network(streams_running) + sum(s.end == "done" for s in streams) >= STREAMS,
+        "every stream accepted",
+    )
     # All of its parts, by name: `stop` waits for what it names alone.
-    box.run("systemctl", "stop", "appliance.target", *UNITS)
-    for thread in streams:
-        thread.join()
-    assert len(endings) == count
-    assert all("error" in end or end == "data: [DONE]" for end in endings), endings
+    box.run("systemctl", "stop", "appliance.target", *UNITS, timeout_s=STOP_LIMIT_S)
+    for stream in streams:
+        stream.join()
+    ends = {stream.end for stream in streams}
+    assert ends <= {"done", "error", "refused 503"}, [(s.end, s.told) for s in streams]
+    assert "error" in ends, "no stream was cut: the test proves nothing"
     for unit in UNITS:
         end = [box.show(unit, name) for name in ("ActiveState", "Result", "ExecMainStatus")]
         assert end == ["inactive", "success", "0"], box.journal("-u", unit)
+    assert "Traceback" not in box.journal("-u", SERVER, "-u", ENGINE)
+    box.run("systemctl", "start", "appliance.target")
+    until(lambda: box.in_network(is_ready), "ready again")
+    for stream in streams:
+        stored = box.in_network(lambda stream=stream: texts(stream.conversation))  # type: ignore[misc]
+        if stream.end == "done":
+            assert stored[stream.told["message"]["id"]] == stream.told["message"]["text"]
+        elif stream.text:
+            # PostgreSQL has no U+0000: it is stored as its picture.
+            assert stream.text.replace("\0", "\u2400") in stored.values(), stream.told
+
+
+def test_a_chat_goes_on_after_a_reboot_with_what_the_disk_kept(box: Box) -> None:
+    conversation = box.in_network(begin)
+    before = box.in_network(lambda: texts(conversation))
+    box.power_off()
+    box.boot()
+    until(lambda: box.in_network(is_ready), "ready after the boot")
+    assert box.in_network(lambda: texts(conversation)) == before
+    done = box.in_network(lambda: send(conversation, "hello"))
+    assert done["usage"]["cached_tokens"] > 16, done
+    values = json.loads(box.run("appliance", "status", "--json").stdout)["engines"]["engine"]
+    assert values["values"]["tier_disk_bytes_max"] > 0

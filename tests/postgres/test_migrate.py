@@ -11,7 +11,7 @@ import pytest
 from appliance.config import DatabaseConfig
 from appliance.errors import DatabaseError
 from appliance.store.ledger import Ledger
-from appliance.store.migrate import Migration, load_migrations, migrate
+from appliance.store.migrate import Migration, load_migrations, migrate, rehearse
 from appliance.store.pool import Pool, connect
 from tests.postgres.turns import new_conversation, talk
 
@@ -81,8 +81,8 @@ async def test_a_migration_killed_in_the_middle_leaves_no_half_and_is_done_again
     await watcher.execute("SELECT pg_terminate_backend($1::integer)", pid)
     while await watcher.fetchval("SELECT 1 FROM pg_stat_activity WHERE pid = $1::integer", pid):
         await asyncio.sleep(0.02)
-    assert await watcher.fetchval("SELECT to_regclass('two') IS NULL")
-    assert await watcher.fetchval("SELECT max(version) FROM appliance.migrations") == 1
+    assert await watcher.fetchval("SELECT to_regclass('one') IS NULL")
+    assert await watcher.fetchval("SELECT to_regclass('appliance.migrations') IS NULL")
     await watcher.close()
     again = await connect(empty_database, DatabaseConfig())
     await migrate(again, SLOW)
@@ -106,9 +106,92 @@ async def test_a_connection_lost_in_a_migration_is_waited_out(empty_database: st
 
 
 async def test_a_migration_may_take_longer_than_a_statement_of_the_server(
-    empty_database: str,
+    empty_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("appliance.store.pool.COMMAND_MARGIN_S", 0.2)
     pool = await connect(empty_database, DatabaseConfig(statement_timeout_ms=200))
     await migrate(pool, SLOW)
     assert await applied(pool) == [1, 2, 3]
     await pool.close()
+
+
+BROKEN = (
+    *SLOW[:1],
+    Migration(version=2, name="fine", sql="CREATE TABLE two (n int)", usable_from=1),
+    Migration(version=3, name="broken", sql="ALTER TABLE nowhere ADD COLUMN n int"),
+)
+
+
+async def test_a_migration_that_fails_leaves_the_schema_to_the_program_that_uses_it(
+    empty_pool: Pool,
+) -> None:
+    await migrate(empty_pool, SLOW[:1])
+    for attempt in (migrate, rehearse):
+        with pytest.raises(DatabaseError, match=r"0003_broken failed.*nowhere"):
+            await attempt(empty_pool, BROKEN)
+        assert await applied(empty_pool) == [1]
+        assert await empty_pool.fetchval("SELECT to_regclass('two') IS NULL")
+    assert await migrate(empty_pool, SLOW[:1]) == 1
+
+
+async def test_a_rehearsal_tries_on_the_real_data_and_changes_nothing(empty_pool: Pool) -> None:
+    first = Migration(version=1, name="first", sql="CREATE TABLE one (n int)")
+    unique = Migration(version=2, name="unique", sql="CREATE UNIQUE INDEX ON one (n)")
+    fresh = await rehearse(empty_pool, (first, unique))
+    assert (fresh.version, fresh.missing, fresh.stopping) == (0, (first, unique), None)
+    assert await empty_pool.fetchval("SELECT to_regclass('one') IS NULL")
+    await migrate(empty_pool, (first,))
+    tried = await rehearse(empty_pool, (first, unique))
+    assert (tried.version, tried.missing, tried.stopping) == (1, (unique,), unique)
+    await empty_pool.execute("INSERT INTO one VALUES (7), (7)")
+    with pytest.raises(DatabaseError, match="migration 0002_unique failed"):
+        await rehearse(empty_pool, (first, unique))
+    assert await applied(empty_pool) == [1]
+
+
+async def test_a_rehearsal_gives_way_to_whoever_holds_what_it_would_change(
+    empty_pool: Pool, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.store.migrate.REHEARSAL_LOCK_S", 1)
+    await migrate(empty_pool, SLOW[:1])
+    holder = await asyncpg.connect(empty_database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE one IN SHARE MODE")
+        changing = Migration(version=2, name="more", sql="ALTER TABLE one ADD COLUMN m int")
+        with pytest.raises(DatabaseError, match="could not be tried"):
+            await rehearse(empty_pool, (SLOW[0], changing))
+    await holder.close()
+
+
+@pytest.mark.parametrize("usable_from", [1, 2, None])
+async def test_an_older_program_goes_on_where_every_newer_migration_lets_it(
+    empty_pool: Pool, usable_from: int | None
+) -> None:
+    newer = (
+        SLOW[0],
+        Migration(version=2, name="second", sql="CREATE TABLE two (n int)", usable_from=1),
+        Migration(
+            version=3, name="third", sql="CREATE TABLE three (n int)", usable_from=usable_from
+        ),
+    )
+    await migrate(empty_pool, SLOW[:1])
+    tried = await rehearse(empty_pool, newer)
+    assert tried.stopping is (None if usable_from == 1 else newer[2])
+    await migrate(empty_pool, newer)
+    if usable_from == 1:
+        assert await migrate(empty_pool, newer[:1]) == 3
+        assert (await rehearse(empty_pool, newer[:1])).missing == ()
+    else:
+        with pytest.raises(DatabaseError, match="version 3, this program knows 1"):
+            await migrate(empty_pool, newer[:1])
+    # Back again: nothing is applied twice.
+    assert await migrate(empty_pool, newer) == 3
+
+
+async def test_a_schema_from_before_programs_could_go_back_is_brought_up_to_date(
+    empty_pool: Pool,
+) -> None:
+    await migrate(empty_pool, SLOW[:1])
+    await empty_pool.execute("ALTER TABLE appliance.migrations DROP COLUMN usable_from")
+    assert (await rehearse(empty_pool, SLOW)).version == 1
+    assert await migrate(empty_pool, SLOW) == 3

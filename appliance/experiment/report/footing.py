@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.experiment.analysis import USERS_MIN
-from appliance.experiment.findings import Analysis
+from appliance.experiment.findings import Analysis, Finding
 from appliance.experiment.report.markup import Markup, tag
-from appliance.experiment.report.numbers import amount, per_cent
+from appliance.experiment.report.numbers import amount, hours, per_cent
 from appliance.experiment.report.subject import Subject
 from appliance.experiment.stats.looks import Looks
 from appliance.experiment.stats.sample_ratio import ALARM_BELOW
@@ -49,6 +49,9 @@ def _told(subject: Subject, analysis: Analysis) -> Iterator[tuple[str, str]]:
     if analysis.warm_up_minutes:
         yield "Warm-up", _warm_up(analysis)
     yield "Intervals", _intervals(analysis)
+    for item in (item for result in analysis.results for item in result.findings if item.decides):
+        if item.users_needed is not None:
+            yield f"{item.metric.title}, {item.arm}", _users_needed(item, analysis)
     kept = [
         f"{item.metric.title} {per_cent(1 - item.variance_kept)}"
         for result in analysis.results[:1]
@@ -79,6 +82,18 @@ def _warm_up(analysis: Analysis) -> str:
         f"Metrics of the cache leave out the first {analysis.warm_up_minutes} minutes of all arms, when "
         f"nothing of a new version is cached. Found in the cache then: {found or 'not measured'}."
     )
+
+
+def _users_needed(item: Finding, analysis: Analysis) -> str:
+    """How long until the smallest change worth finding would be found."""
+    assert item.users_needed is not None
+    effect, left = per_cent(analysis.plan.minimum_effect), item.users_needed - analysis.users
+    told = f"{item.users_needed:,} users find a change of {effect} in four of five experiments"
+    if left <= 0:
+        return f"{told}: they are there."
+    if not analysis.users or analysis.hours <= 0:
+        return f"{told}."
+    return f"{told}: {hours(left / analysis.users * analysis.hours)} more, as users come now."
 
 
 def _intervals(analysis: Analysis) -> str:

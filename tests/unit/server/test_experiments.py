@@ -17,6 +17,7 @@ from appliance.config import dump_config
 from appliance.server.admin import serving_admin
 from appliance.server.auth import Keys
 from appliance.server.main import PROMPTS_DIR
+from appliance.store.pool import connect
 from tests.unit.server.door import Door
 from tests.unit.server.test_conversations import create, get, send
 
@@ -103,19 +104,19 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     report = await team.ask("experiment", "report", "ships")
     by_arm = [list(pinned.values()).count(version) for version in (birds, ships)]
     assert report["analysis"]["counts"] == by_arm
-    figures = report["values"]
+    figures = {
+        finding["metric"]["name"]: (finding["control"], finding["value"])
+        for finding in report["analysis"]["results"][0]["findings"]
+    }
     for place, version in enumerate((birds, ships)):
         mine = [number for number, own in enumerate(pinned.values()) if own == version]
         sent = sum(1 + number % 3 for number in mine)
         assert figures["messages_sent"][place] == pytest.approx(sent / len(mine))
         assert figures["conversations"][place] == 1
         assert figures["regenerations"][place] == 0
-        assert figures["ttft_p50"][place] >= 0
-    page = team.folder / "report.html"
-    text = await team.run("experiment", "report", "ships", "--html", str(page), "--pause")
-    assert "Messages sent" in text
-    assert "Did it help?" in text
-    assert "Ships are better company" in page.read_text()
+    text = await team.run("experiment", "report", "ships")
+    assert "Did it help? Too early to say." in text
+    assert "keep their version" in text, "what shipping would cost"
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
@@ -134,6 +135,64 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     kept = await team.ask("experiment", "status", "ships")
     assert kept["experiment"]["state"] == "shipped"
     assert kept["events"][-1]["has_report"]
+
+
+CROWD = """
+WITH people AS (
+    INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id,
+                                         experiment, arm, created_at, updated_at, exposed_at)
+    SELECT 'local', gen_random_uuid(), '', 'ada', 'one of many ' || i, 'ships',
+           CASE i % 2 WHEN 0 THEN 'birds' ELSE 'ships' END, now(), now(), now()
+    FROM generate_series(1, 400) AS i
+    RETURNING tenant, conversation_id, arm
+)
+INSERT INTO appliance.messages (tenant, conversation_id, message_id, turn_key, depth, role, text,
+                                created_at, prompt_version, finish_reason, prompt_tokens,
+                                prefix_hit_tokens, token_ids, ttft_ms, reply_ms)
+SELECT tenant, conversation_id, gen_random_uuid(), gen_random_uuid(), 0, 'assistant', 'x', now(),
+       CASE arm WHEN 'birds' THEN $1 ELSE $2 END, 'stop', 1000,
+       ((CASE arm WHEN 'birds' THEN 900 ELSE 500 END) + 50 * random())::integer, '', 100 + n, 200 + n
+FROM people CROSS JOIN generate_series(1, 6) AS n
+"""
+
+
+async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: Team) -> None:
+    birds, ships = await started(team)
+    pages = team.folder / "pages"
+    assert "nobody" in await team.run("experiment", "check", "--pages", str(pages))
+    assert "nobody has had a prompt" in (pages / "index.html").read_text()
+    config = team.door.services.config.database
+    assert config.url is not None
+    pool = await connect(config.url, config)
+    await pool.execute(CROWD, birds, ships)
+    await pool.close()
+
+    checked = await team.ask("experiment", "check", "--pages", str(pages))
+    (paused,) = checked["paused"]
+    assert (paused["experiment"], paused["arm"]) == ("ships", "ships")
+    assert "Prompt tokens found in the cache" in paused["why"]
+    assert checked["experiments"][0]["verdicts"] == {"ships": "harms"}
+    page = (pages / "ships.html").read_text()
+    assert "No, it harms" in page
+    assert "Arm ships was paused at" in page
+    assert 'href="ships.html"' in (pages / "index.html").read_text()
+    # Paused once; the control, and open chats, go on.
+    assert (await team.ask("experiment", "check"))["paused"] == []
+    status = await team.ask("experiment", "status", "ships")
+    assert [arm["paused_at"] is None for arm in status["experiment"]["arms"]] == [True, False]
+    assert status["events"][-1]["author"] == "guardrail"
+
+    report = await team.ask(
+        "experiment", "report", "ships", "--page", str(team.folder / "one.html")
+    )
+    (result,) = report["analysis"]["results"]
+    hits = next(one for one in result["findings"] if one["metric"]["name"] == "hit_ratio")
+    assert hits["relative"]["high"] < -0.05
+    assert hits["guard"] == "breached"
+    assert "What does it cost?" in (team.folder / "one.html").read_text()
+    await team.run("experiment", "stop", "ships", "-m", "it empties the cache")
+    assert "no experiment runs" in await team.run("experiment", "check", "--pages", str(pages))
+    assert "There are none yet" in (pages / "index.html").read_text()
 
 
 async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(team: Team) -> None:
@@ -196,6 +255,7 @@ async def test_an_arm_that_nobody_is_in_is_told_and_no_figure_is_made_up(team: T
             first = arm
         if arm == first:
             await send(team.door, opened, "Hello")
-    text = await team.run("experiment", "report", "ships")
-    assert "no users in" in text
-    assert "no data" in text
+    report = await team.ask("experiment", "report", "ships")
+    (result,) = report["analysis"]["results"]
+    assert all("no users in" in finding["lacks"] for finding in result["findings"])
+    assert all(finding["value"] is None for finding in result["findings"])
