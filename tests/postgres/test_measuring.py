@@ -317,8 +317,7 @@ async def test_a_report_is_never_silently_empty(pool: Pool, tmp_path: Path) -> N
     with pytest.raises(InvalidRequest, match="nobody has had a prompt of it yet: 0 conversations"):
         await measure(pool, experiment, load_metrics())
     (tmp_path / "metrics.yaml").write_text(
-        "- {name: own, title: Own, unit: x, direction: up, numerator: own.x, "
-        "group: quality}"
+        "- {name: own, title: Own, unit: x, direction: up, numerator: own.x, group: quality}"
     )
     with pytest.raises(ConfigError, match=r"own\.sql: No such file"):
         load_metrics(tmp_path)
