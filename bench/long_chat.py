@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ REPLY_TOKENS = 16
 WORDS = 16
 """Of a message of the user."""
 TIMEOUT_S = 600.0
+READY_S = 120.0
 NO_CAUSE = frozenset({"goes on", "first turn", "changed since"})
 """What `explain` says when it knows of nothing that broke the prefix."""
 
@@ -100,6 +102,20 @@ def _events(response: Any) -> Iterator[tuple[str, Any]]:
             yield name, json.loads(value)
 
 
+def _await_ready(url: str) -> None:
+    """A demo that has just been started still loads its model."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            _ask(f"{url}/ready")
+        except OSError:  # not listening yet, or 503
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+        time.sleep(1.0)
+
+
 def main() -> None:
     """Chat and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,8 +123,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--reply-tokens", type=int, default=REPLY_TOKENS)
     options = parser.parse_args()
+    url = options.url.rstrip("/")
+    _await_ready(url)
     chat = run(
-        options.url.rstrip("/"),
+        url,
         turns=options.turns,
         reply_tokens=options.reply_tokens,
         words=WORDS,

@@ -2,12 +2,15 @@
 
 One cluster in the stop, of which a tenth is old and the rest a billion transactions young, copied for
 each way. `python -m bench.partial_vacuum --gigabytes 4` takes 12 GB of disk while it runs.
+`--cold` (as root) empties the kernel's page cache before each way: a cluster of the size that gets into
+the stop does not fit into memory, and one of 4 GB does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 import tempfile
 import time
@@ -78,7 +81,13 @@ async def vacuum_everything(drill: Drill) -> float:
         await asyncio.sleep(POLL_S)
 
 
-async def measure(total_bytes: int, binaries: Binaries, folder: Path) -> None:
+def forget_pages() -> None:
+    """Empty the kernel's page cache."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+async def measure(total_bytes: int, binaries: Binaries, folder: Path, *, is_cold: bool) -> None:
     """Make the cluster, repair a copy in each way, print the times."""
     first = Drill(ThrowAway(folder / "first", binaries))
     await first.cluster.create()
@@ -86,19 +95,26 @@ async def measure(total_bytes: int, binaries: Binaries, folder: Path) -> None:
     await first.drive(what, lambda words: print(f"  {words}", flush=True))
     await first.cluster.stop()
     copies = [Drill(await first.cluster.copy_to(folder / name)) for name in ("partial", "plain")]
-    for drill in copies:
-        drill.tally = first.tally
-        await drill.cluster.start()
     partial, plain = copies
+    partial.tally = first.tally
+    if is_cold:
+        forget_pages()
+    await partial.cluster.start()
     done = await rehearse(partial, what, folder / "state", STAGE_1)
     assert done.writes_back_s is not None, done.outcome
     assert done.changed == (), done.changed
     await partial.close()
+    if is_cold:
+        forget_pages()
+    await plain.cluster.start()
     plain_s = await vacuum_everything(plain)
     await plain.close()
     await first.close()
+    temperature = "nothing of it in the page cache" if is_cold else "in the page cache"
     rate = what.old_bytes / done.writes_back_s
-    print(f"PostgreSQL {binaries.version}, {total_bytes / 1e9:.1f} GB, a tenth of it old")
+    print(
+        f"PostgreSQL {binaries.version}, {total_bytes / 1e9:.1f} GB, a tenth of it old, {temperature}"
+    )
     print(f"  VACUUM of every database   {plain_s:8.1f} s until writes return")
     times = plain_s / done.writes_back_s
     print(f"  appliance db run, stage 1  {done.writes_back_s:8.1f} s, {times:.1f} times shorter")
@@ -115,12 +131,14 @@ def main() -> None:
     parser.add_argument(
         "--version-bin", type=Path, default=None, help="the programs of another version"
     )
+    parser.add_argument("--cold", action="store_true", help="with an empty page cache, as root")
     options = parser.parse_args()
     binaries = find_binaries() if options.version_bin is None else binaries_in(options.version_bin)
     folder = Path(tempfile.mkdtemp(prefix="appliance-bench-"))
     folder.chmod(0o755)
     try:
-        asyncio.run(measure(int(options.gigabytes * 1e9), binaries, folder))
+        total_bytes = int(options.gigabytes * 1e9)
+        asyncio.run(measure(total_bytes, binaries, folder, is_cold=options.cold))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

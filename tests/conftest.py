@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.demo_model import demo_cache_dir, ensure_demo_model
+from tests.browser import chromium
+
+__all__ = ["chromium"]
 
 ROOT = Path(__file__).parent.parent
 
