@@ -473,7 +473,7 @@ def test_a_rate_comes_from_the_sample_of_an_earlier_status(
     path.write_text("{")
     code, text = run(watched, capsys, "status", "--state-dir", str(tmp_path))
     assert code == 0
-    assert "no rate" in text
+    assert "not known" in text
 
 
 def test_metrics_are_printed_or_written_and_a_database_that_is_away_is_one_too(
