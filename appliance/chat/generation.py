@@ -27,6 +27,7 @@ from appliance.errors import (
 )
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
+from appliance.store.text import storable
 from appliance.tokens import count, head
 from appliance.wire.access import EngineAccess
 from appliance.wire.frames import (
@@ -238,6 +239,8 @@ class Generation:
     def _deliver(self, text: str, logprobs: tuple[TokenLogprobs, ...]) -> Delta | None:
         if not text and not logprobs:
             return None
+        # What is shown is what can be stored: the same text to both.
+        text = storable(text)
         if text and self._first_text_at is None:
             self._first_text_at = self._clock()
         self._delivered.append(text)

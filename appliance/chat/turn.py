@@ -24,7 +24,7 @@ from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Planner
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import context_tokens, room_for_reply
-from appliance.chat.reply import Reply, encoding_of, remember
+from appliance.chat.reply import Reply, remember
 from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.running import Key, RunningTurns
 from appliance.chat.stored_paths import StoredPaths
@@ -37,7 +37,6 @@ from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.store.ledger import Ledger
 from appliance.store.records import FinishedTurn, NewMessage, StoredTurn
-from appliance.store.text import storable
 from appliance.tokens import count
 from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Admitted, FinishReason
@@ -247,12 +246,11 @@ class Turns:
         """Append the turn in a task of its own, which no client can cancel and which owns the claim."""
         tokenizer = self._model.tokenizer
         remember(tokenizer, tenant_namespace(plan.tenant), reply.text, reply.token_ids)
-        text = storable(reply.text)
         assistant = NewMessage(
             message_id=plan.assistant_id,
             role="assistant",
-            text=text,
-            token_ids=reply.token_ids if text == reply.text else encoding_of(tokenizer, text),
+            text=reply.text,
+            token_ids=reply.token_ids,
             tokenizer=tokenizer.fingerprint,
             finish_reason=reply.finish_reason,
             prompt_tokens=reply.usage.prompt_tokens,
@@ -278,7 +276,7 @@ class Turns:
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)
-        known = self._known(plan, reply) if text == reply.text else None
+        known = self._known(plan, reply)
         task.add_done_callback(partial(self._stored, key, plan, reply, known))
         return _Storing(reply=reply, task=task)
 

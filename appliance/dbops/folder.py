@@ -24,12 +24,14 @@ _RENAME_EXCHANGE = 2
 
 
 def append_text(folder: Path, name: str, text: str) -> None:
-    """Add to the end of a file that exists; raises OSError when it is a link."""
+    """Add durably to the end of a file that exists; raises OSError when it is a link."""
     with_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(name, flags, dir_fd=with_folder), "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
     finally:
         os.close(with_folder)
 

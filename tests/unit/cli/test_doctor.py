@@ -1,10 +1,18 @@
-"""Twenty faults planted one by one into a healthy box: each is found by its name, and alone."""
+"""Faults planted one by one into a healthy box: each is found by its name, and alone.
+
+Those of `PLANTED` are really there: files, sockets, mounts and limits of this machine, looked at as the
+command does. `TOLD` are facts that no test can make, such as huge pages.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,20 +22,31 @@ import msgspec
 import pytest
 
 from appliance.cli.doctor import checks, faults_of
-from appliance.cli.doctor_subject import Machine, Subject
+from appliance.cli.doctor_subject import Fault, Machine, Subject
 from appliance.config import ApiKey, Config, ModelSource, Paths, ServerConfig, dump_config
 from appliance.dbops.cluster.binaries import find_binaries
-from appliance.file_access import Who
-from tests.model_fixtures import tiny_model, write_directory
+from appliance.file_access import Who, user
+from tests.model_fixtures import tiny_model, write_directory, write_gguf
 
 GIB = 1 << 30
-UID = 61003
+SERVICE_USER = "daemon"
+"""Any user with a home that is there."""
+
 LOOPBACK = "127.61.0.3"
 """Of loopback, and no other program's: ports of 127.0.0.1 come and go."""
 
-WHO = Who(name="appliance", uid=UID, gids=frozenset({UID}))
+UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users' files need root")
+
+
+def service_user() -> Who:
+    who = user(SERVICE_USER)
+    assert who is not None
+    return who
+
+
+UID = service_user().uid
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +88,42 @@ def healthy(tmp_path: Path, model: Path) -> Subject:
     return Subject(
         config_path=path,
         config=config,
-        who=WHO,
+        who=service_user(),
         home=tmp_path / "home",
         machine=machine,
         credentials=tmp_path / "credentials",
     )
 
 
-def found(subject: Subject) -> list[str]:
-    return [fault.name for check in checks() for fault in check(subject)]
+def found(subject: Subject) -> list[Fault]:
+    """What the checks find in a subject as it is told."""
+    return [fault for check in checks() for fault in check(subject)]
+
+
+def looked_up(subject: Subject) -> list[Fault]:
+    """What the command finds: from the file of settings, this machine and its users."""
+    return list(faults_of(subject.config_path, SERVICE_USER))
+
+
+def command(subject: Subject, *around: str, shell: str = "") -> list[dict[str, str]]:
+    """What `appliance doctor` prints, within a program or after commands of a shell of its own."""
+    words = ["-m", "appliance.cli.main", "doctor", "--json", "--user", SERVICE_USER]
+    words = [sys.executable, *words, "--config", str(subject.config_path)]
+    if shell:
+        around = (*UNSHARE, f"{shell} && exec {shlex.join(words)}")
+        words = []
+    ended = subprocess.run((*around, *words), capture_output=True, text=True, check=False)
+    assert ended.returncode in (0, 1), ended.stderr
+    faults: list[dict[str, str]] = json.loads(ended.stdout)["faults"]
+    return faults
 
 
 def with_settings(subject: Subject, section: str, **values: object) -> Subject:
+    """Other settings, in the file as well."""
     replaced = msgspec.structs.replace(getattr(subject.config, section), **values)
-    return replace(subject, config=msgspec.structs.replace(subject.config, **{section: replaced}))
+    config = msgspec.structs.replace(subject.config, **{section: replaced})
+    subject.config_path.write_text(dump_config(config))
+    return replace(subject, config=config)
 
 
 def with_machine(subject: Subject, **values: object) -> Subject:
@@ -182,15 +223,28 @@ def future_file(subject: Subject) -> Subject:
     return subject
 
 
+def as_gguf(subject: Subject) -> Subject:
+    path = subject.config_path.with_name("model.gguf")
+    write_gguf(path, tiny_model())
+    path.chmod(0o644)
+    return with_settings(subject, "model", path=path)
+
+
 Plant = Callable[[Subject], Subject]
-FAULTS: list[tuple[str, Plant]] = [
-    ("config-not-readable", chmod("appliance.toml", 0o600)),
-    ("config-open-to-all", key_in_open_file),
+TOLD: list[tuple[str, Plant]] = [
+    # The folder of secrets is an installed box's alone; its files here are real.
     ("secret-open-to-all", open_secret),
     ("credential-unknown", unknown_secret),
     ("credential-wrong", wrong_secret),
     ("credentials-missing", lambda s: replace(s, credentials=s.config_path / "none")),
     ("home-missing", lambda s: replace(s, home=None)),
+    ("huge-pages-hold-memory", lambda s: with_machine(s, huge_pages_bytes=63 * GIB)),
+    ("service-failed", lambda s: with_machine(s, services={"appliance-x.service": "failed"})),
+    ("units-differ", lambda s: replace(s, differing=("write   /etc/x (differs)",))),
+]
+PLANTED: list[tuple[str, Plant]] = [
+    ("config-not-readable", chmod("appliance.toml", 0o600)),
+    ("config-open-to-all", key_in_open_file),
     ("clock-behind", future_file),
     ("run-folder-missing", lambda s: with_settings(s, "paths", run_dir=Path("/run/nowhere"))),
     ("state-folder-missing", lambda s: with_settings(s, "paths", data_dir=Path("/srv/nowhere"))),
@@ -203,8 +257,6 @@ FAULTS: list[tuple[str, Plant]] = [
     ("model-damaged", damaged_model),
     ("driver-missing", lambda s: with_settings(s, "engine", device="cuda:0")),
     ("memory-short", lambda s: with_settings(s, "engine", kv_cache_bytes=1 << 50)),
-    ("huge-pages-hold-memory", lambda s: with_machine(s, huge_pages_bytes=63 * GIB)),
-    ("open-files-low", lambda s: with_machine(s, open_files_max=256)),
     ("database-version", old_cluster),
     ("database-owner", foreign_cluster),
     ("database-damaged", half_a_cluster),
@@ -213,23 +265,33 @@ FAULTS: list[tuple[str, Plant]] = [
     ("stale-socket", stale_socket),
     ("socket-in-the-way", file_for_socket),
     ("address-not-here", lambda s: with_settings(s, "server", host="192.0.2.1")),
-    ("service-failed", lambda s: with_machine(s, services={"appliance-x.service": "failed"})),
-    ("units-differ", lambda s: replace(s, differing=("write   /etc/x (differs)",))),
+    ("model-not-converted", as_gguf),
 ]
+assert len({name for name, _ in PLANTED}) >= 20
 
 
 def test_a_healthy_box_passes(healthy: Subject) -> None:
     assert found(healthy) == []
+    assert looked_up(healthy) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "plant"), FAULTS, ids=[f"{n}-{f[0]}" for n, f in enumerate(FAULTS)]
+    ("name", "plant"), PLANTED, ids=[f"{n}-{f[0]}" for n, f in enumerate(PLANTED)]
 )
 def test_a_planted_fault_is_found_by_name_and_alone(
     healthy: Subject, name: str, plant: Plant
 ) -> None:
-    subject = plant(healthy)
-    (fault,) = (fault for check in checks() for fault in check(subject))
+    (fault,) = looked_up(plant(healthy))
+    assert fault.name == name
+    assert fault.mend
+    assert "secret" not in fault.what
+
+
+@pytest.mark.parametrize(("name", "plant"), TOLD, ids=[name for name, _ in TOLD])
+def test_a_fact_of_the_machine_is_judged_by_name_and_alone(
+    healthy: Subject, name: str, plant: Plant
+) -> None:
+    (fault,) = found(plant(healthy))
     assert fault.name == name
     assert fault.mend
     assert "secret" not in fault.what
@@ -238,7 +300,7 @@ def test_a_planted_fault_is_found_by_name_and_alone(
 def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         subject = with_settings(healthy, "server", port=other.getsockname()[1])
-        assert found(subject) == ["port-taken"]
+        assert [fault.name for fault in looked_up(subject)] == ["port-taken"]
         running = with_machine(subject, services={"appliance-server.socket": "active"})
         assert found(running) == []
 
@@ -255,3 +317,20 @@ def test_a_typo_in_the_settings_a_missing_file_and_a_missing_user_end_the_search
     assert "servr" in fault.what
     (fault,) = faults_of(path.with_name("none.toml"), None)
     assert fault.name == "config-missing"
+
+
+def test_the_command_finds_what_mounts_and_limits_do(healthy: Subject) -> None:
+    assert command(healthy) == []
+    state, model = healthy.config.paths.data_dir, healthy.config.model.path
+    owned = f"uid={UID},gid={UID},mode=0700"
+    tries = {
+        "disk-full": f"mount -t tmpfs -o size=64m,{owned} tmpfs {state}",
+        "disk-read-only": f"mount -t tmpfs -o size=4g,ro,{owned} tmpfs {state}",
+    }
+    for name, shell in tries.items():
+        assert [fault["name"] for fault in command(healthy, shell=shell)] == [name]
+    limited = command(healthy, "prlimit", "--nofile=256")
+    assert [fault["name"] for fault in limited] == ["open-files-low"]
+    hidden = with_settings(healthy, "model", path=Path("/home/model"))
+    shell = f"mount -t tmpfs tmpfs /home && cp -r {model} /home/model"
+    assert [fault["name"] for fault in command(hidden, shell=shell)] == ["model-hidden"]

@@ -1,0 +1,1 @@
+"""A whole product under hard conditions, for `bench.chaos` and `bench.soak`."""

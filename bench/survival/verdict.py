@@ -1,0 +1,118 @@
+"""The verdict on a run of faults, as a table for people and as JSON. Never: measures."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.survival.chats import Account
+
+SHOWN_WRONG_MAX = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """Of one kind: how often it was done; of those that came alone, seconds until users were answered,
+    and until every part was ready again."""
+
+    done: int = 0
+    answered_s: list[float] = field(default_factory=list)
+    whole_s: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What a run found. `faults`: of each promise, the sentences that say how it was broken."""
+
+    seed: int
+    account: Account
+    killed: int = 0
+    seconds: float = 0.0
+    checked_calm: int = 0
+    checked_turns: int = 0
+    made_again: int = 0
+    recoveries: dict[str, Recovery] = field(default_factory=lambda: defaultdict(Recovery))
+    faults: dict[str, list[str]] = field(
+        default_factory=lambda: {
+            "lost turns": [],
+            "wrong answers": [],
+            "leaked": [],
+            "stuck": [],
+            "not recovered": [],
+            "no orderly end": [],
+        }
+    )
+    not_done: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise held."""
+        return not any(self.faults.values())
+
+    def close(self) -> None:
+        """Sort what the chats found wrong under the promises."""
+        for sentence in self.account.wrong:
+            name = "stuck" if "stuck" in sentence or "terminal" in sentence else "wrong answers"
+            self.faults["lost turns" if " 404" in sentence else name].append(sentence)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        return {
+            "passed": self.passed,
+            "seed": self.seed,
+            "killed": self.killed,
+            "seconds": round(self.seconds, 1),
+            "acknowledged": self.account.acknowledged,
+            "conversations": len(self.account.chats),
+            "endings": dict(self.account.endings),
+            "checked_calm": self.checked_calm,
+            "checked_turns": self.checked_turns,
+            "made_again": self.made_again,
+            "faults": self.faults,
+            "not_done": self.not_done,
+            "recoveries": {
+                name: {"done": one.done, "answered_s": one.answered_s, "whole_s": one.whole_s}
+                for name, one in self.recoveries.items()
+            },
+        }
+
+    def lines(self) -> list[str]:
+        """The report."""
+        rounds = sum(one.done for one in self.recoveries.values())
+        shown = [
+            f"seed {self.seed}: {rounds} faults, {self.killed} processes killed in {self.seconds:.0f} s; "
+            f"{self.account.acknowledged} turns acknowledged in {len(self.account.chats)} conversations",
+            "attempts: "
+            + ", ".join(f"{name} {count}" for name, count in self.account.endings.most_common()),
+            "",
+            f"{'fault':<20}{'done':>6}{'alone':>7}   {'users answered after, s':<28}every part ready, s",
+            f"{'':<20}{'':>6}{'':>7}   {'median':>8}{'p95':>8}{'max':>8}    "
+            f"{'median':>8}{'p95':>8}{'max':>8}",
+        ]
+        for name, one in sorted(self.recoveries.items()):
+            shown.append(
+                f"{name:<20}{one.done:>6}{len(one.whole_s):>7}   {_row(one.answered_s)}    "
+                f"{_row(one.whole_s)}"
+            )
+        shown.append("")
+        shown.append(
+            f"proved: {self.checked_turns} stored turns against what was told, {self.made_again} replies "
+            f"made again without a cache, {self.checked_calm} times no page, sequence or stream held"
+        )
+        for name, sentences in self.faults.items():
+            shown.append(f"{name}: {len(sentences) or 'none'}")
+            shown += [f"    {sentence}" for sentence in sentences[:SHOWN_WRONG_MAX]]
+        shown += [f"not done: {sentence}" for sentence in self.not_done]
+        shown.append("PASSED" if self.passed else "FAILED")
+        return shown
+
+
+def _row(values: Sequence[float]) -> str:
+    if not values:
+        return f"{'-':>8}{'-':>8}{'-':>8}"
+    ordered = sorted(values)
+    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return f"{statistics.median(ordered):>8.2f}{p95:>8.2f}{ordered[-1]:>8.2f}"
