@@ -149,8 +149,9 @@ def test_chats_go_on_while_the_database_has_no_transaction_ids_and_while_it_is_r
         stop_box(box)
 
 
-def test_chats_go_on_while_the_database_is_killed_again_and_again(own_box: Box) -> None:
-    box = own_box
+def test_chats_go_on_while_the_database_is_killed_again_and_again(worn_box: Box) -> None:
+    box = worn_box
+    box.wait_ready()
     chatters = [Chatter(box, box.create_conversation()) for _ in range(CHATS)]
     for chatter in chatters:
         chatter.start()
@@ -168,8 +169,9 @@ def test_chats_go_on_while_the_database_is_killed_again_and_again(own_box: Box) 
     assert_stored_once_and_in_order(box, chatters)
 
 
-def test_chats_go_on_while_the_database_hangs(own_box: Box) -> None:
-    box = own_box
+def test_chats_go_on_while_the_database_hangs(worn_box: Box) -> None:
+    box = worn_box
+    box.wait_ready()
     chatters = [Chatter(box, box.create_conversation()) for _ in range(CHATS)]
     for chatter in chatters:
         chatter.start()
