@@ -16,11 +16,14 @@ ROOT = Path(__file__).parent.parent
 
 LONGEST_FIRST = (
     "tests/e2e/test_stopped_database.py",
+    "tests/box/test_operation_cases.py",
+    "tests/box/test_upgrade.py",
     "tests/box/test_booted_box.py",
     "tests/postgres/test_repairs_on_18.py",
     "tests/e2e/test_faults.py",
     "tests/box/test_upgrade.py",
     "tests/postgres/test_repairs_on_15.py",
+    "tests/e2e/test_database_away.py",
     "tests/e2e/test_chaos.py",
     "tests/box/test_closed_box.py",
     "tests/postgres/test_run.py",
