@@ -177,10 +177,13 @@ def is_protocol(node: ast.ClassDef) -> bool:
 @pytest.mark.parametrize(
     ("module", "banned"),
     [
-        ("appliance.server.main", {"torch", "gguf", "safetensors", "transformers", "rich"}),
+        (
+            "appliance.server.main",
+            {"torch", "gguf", "safetensors", "transformers", "rich", "scipy"},
+        ),
         ("appliance.cli.serve", {"torch", "transformers"}),
         ("appliance.cli.demo", {"torch", "transformers"}),
-        ("appliance.cli.main", {"torch", "aiohttp", "asyncpg", "numpy", "rich"}),
+        ("appliance.cli.main", {"torch", "aiohttp", "asyncpg", "numpy", "rich", "scipy"}),
         # torch's compiler takes five seconds to load, and only a GPU's kernels bring it along.
         (
             "appliance.engine.main",
