@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -203,6 +204,14 @@ def test_no_cancellation_is_lost_in_a_wait() -> None:
     # was told to end goes on, and who waits for its end waits for ever. `asyncio.timeout` does not.
     for path in sorted((ROOT / "appliance").rglob("*.py")):
         assert "asyncio.wait_for(" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_files_of_tests_that_go_first_are_there() -> None:
+    named = re.findall(
+        r'"(tests/.+\.py)"', (ROOT / "tests/conftest.py").read_text(encoding="utf-8")
+    )
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:

@@ -14,8 +14,9 @@ STREAMS = 8
 
 
 @pytest.mark.parametrize("victim", ["engine", "server", "postgres"])
-def test_no_finished_turn_is_missing_after_a_kill(own_box: Box, victim: str) -> None:
-    box = own_box
+def test_no_finished_turn_is_missing_after_a_kill(worn_box: Box, victim: str) -> None:
+    box = worn_box
+    box.wait_ready()
     chatters = [Chatter(box, box.create_conversation()) for _ in range(STREAMS)]
     for chatter in chatters:
         chatter.start()
