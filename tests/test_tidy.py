@@ -39,6 +39,7 @@ OWNERS = {
     "yaml": {"prompt", "experiment"},
     "scipy": {"experiment"},
     "rich": {"cli"},
+    "opentelemetry": {"base"},
 }
 
 FUNCTION_LINES_MAX = 70
@@ -176,14 +177,20 @@ def is_protocol(node: ast.ClassDef) -> bool:
 @pytest.mark.parametrize(
     ("module", "banned"),
     [
-        ("appliance.server.main", {"torch", "gguf", "safetensors", "transformers", "rich"}),
+        (
+            "appliance.server.main",
+            {"torch", "gguf", "safetensors", "transformers", "rich", "opentelemetry"},
+        ),
         ("appliance.cli.serve", {"torch", "transformers"}),
         ("appliance.cli.demo", {"torch", "transformers"}),
         ("appliance.cli.main", {"torch", "aiohttp", "asyncpg", "numpy", "rich"}),
         # torch's compiler takes five seconds to load, and only a GPU's kernels bring it along.
         (
             "appliance.engine.main",
-            {"aiohttp", "asyncpg", "jinja2.sandbox", "transformers", "torch._dynamo"},
+            {
+                *("aiohttp", "asyncpg", "jinja2.sandbox", "transformers", "torch._dynamo"),
+                "opentelemetry",
+            },
         ),
     ],
 )
