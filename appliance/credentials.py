@@ -1,7 +1,7 @@
 """Secrets that a service is handed as files, systemd.exec(5) `LoadCredential=`. Never: a log of one.
 
-The files lie in `/etc/appliance/credentials`, which only root reads; the service sees copies of its own
-in `$CREDENTIALS_DIRECTORY`, named `appliance_FILE`.
+The files lie in `/etc/appliance/credentials`, beside the configuration, and only root reads them; the
+service sees copies of its own in `$CREDENTIALS_DIRECTORY`, named `appliance_FILE`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from appliance.config import ApiKey, Config, load_config
 from appliance.errors import ConfigError
 
+FOLDER_NAME = "credentials"
 FOLDER_VARIABLE = "CREDENTIALS_DIRECTORY"
 PREFIX = "appliance_"
 DATABASE_URL = "database_url"
@@ -32,8 +33,24 @@ class _Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def load_as_service(path: Path) -> Config:
-    """The configuration in a file as a service has it; raises ConfigError."""
-    return with_credentials(load_config(path), os.environ)
+    """The configuration in a file as a service has it, for a command that a person may have typed.
+
+    Nobody hands a person copies: the files beside the configuration are read. Raises ConfigError, also
+    when this user may not read them and nothing else says which database is meant.
+    """
+    config = load_config(path)
+    if os.environ.get(FOLDER_VARIABLE):
+        return with_credentials(config, os.environ)
+    try:
+        return _with(config, path.absolute().parent / FOLDER_NAME, prefix="")
+    except _NotReadableError:
+        if config.database.url is not None or config.paths.postgres_dir.exists():
+            return config
+        raise
+
+
+class _NotReadableError(ConfigError):
+    """This user may not read a credential."""
 
 
 def with_credentials(config: Config, environment: Mapping[str, str]) -> Config:
@@ -42,13 +59,15 @@ def with_credentials(config: Config, environment: Mapping[str, str]) -> Config:
     Raises ConfigError that names the credential, and nothing of what is in it.
     """
     folder = environment.get(FOLDER_VARIABLE)
-    if not folder:
-        return config
+    return _with(config, Path(folder), prefix=PREFIX) if folder else config
+
+
+def _with(config: Config, folder: Path, *, prefix: str) -> Config:
     replace = msgspec.structs.replace
-    url = read_credential(Path(folder), DATABASE_URL)
+    url = _read(folder, DATABASE_URL, prefix)
     if url is not None:
         config = replace(config, database=replace(config.database, url=url.strip()))
-    keys = read_credential(Path(folder), API_KEYS)
+    keys = _read(folder, API_KEYS, prefix)
     if keys is not None:
         added = parse_keys(keys)
         whole = (*config.server.api_keys, *added)
@@ -67,11 +86,15 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
         raise ConfigError(f"credential {API_KEYS}: is not TOML") from error
 
 
-def read_credential(folder: Path, name: str) -> str | None:
+def _read(folder: Path, name: str, prefix: str) -> str | None:
     """A credential's text, None when there is none. Raises ConfigError when it cannot be read."""
     try:
-        return (folder / f"{PREFIX}{name}").read_text(encoding="utf-8")
+        return (folder / f"{prefix}{name}").read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise _NotReadableError(
+            f"credential {name}: only root may read {folder}: run this as root"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"credential {name}: cannot be read: {type(error).__name__}") from error

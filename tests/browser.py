@@ -6,22 +6,25 @@ import asyncio
 import base64
 import itertools
 import shutil
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_TIMEOUT_S = 30.0
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 60.0
 WAIT_STEP_S = 0.05
 
 
 class Browser:
-    """One page of one browser. `problems` collects console errors and policy violations."""
+    """A page, or the browser itself. `problems` collects console errors and policy violations."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -36,7 +39,8 @@ class Browser:
         answer = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        told = await asyncio.wait_for(answer, CALL_TIMEOUT_S)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            told = await answer
         if "error" in told:
             raise RuntimeError(f"{method}: {told['error']}")
         result = told["result"]
@@ -69,7 +73,7 @@ class Browser:
             raise RuntimeError(f"{expression}: {told['exceptionDetails']}")
         return told["result"].get("value")
 
-    async def wait_for(self, expression: str, *, timeout_s: float = 20.0) -> None:
+    async def wait_for(self, expression: str, *, timeout_s: float = 60.0) -> None:
         """Wait until an expression is true; raises TimeoutError naming it."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -121,54 +125,60 @@ class Browser:
                 self.problems.append(str(told["params"]))
 
 
-@asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """A fresh headless browser with an empty profile."""
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[str]:
+    """The DevTools address of a headless browser: one for all tests, since its start is what costs."""
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        process = await asyncio.create_subprocess_exec(
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-            "about:blank",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+        process = subprocess.Popen(
+            [
+                CHROMIUM,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--remote-debugging-port=0",
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
-            address = await _page_address(Path(profile) / "DevToolsActivePort")
-            async with (
-                aiohttp.ClientSession() as session,
-                session.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket,
-            ):
-                page = Browser(socket)
-                for domain in ("Page", "Runtime", "Log"):
-                    await page.call(f"{domain}.enable")
-                yield page
-                await page.close()
+            yield _address(Path(profile) / "DevToolsActivePort")
         finally:
             process.terminate()
-            await process.wait()
+            process.wait()
 
 
-def _port_in(port_file: Path) -> int | None:
-    """The first of the file's two lines, once the browser has written both."""
-    if not port_file.exists():
-        return None
-    port, _, rest = port_file.read_text().partition("\n")
-    return int(port) if rest else None
+@asynccontextmanager
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """A page of a profile of its own: no cookie, cache or storage of another test's."""
+    async with aiohttp.ClientSession() as session, _opened(session, chromium) as root:
+        profile = await root.call("Target.createBrowserContext")
+        target = await root.call("Target.createTarget", url="about:blank", **profile)
+        server, _, _ = chromium.partition("/devtools/")
+        async with _opened(session, f"{server}/devtools/page/{target['targetId']}") as page:
+            for domain in ("Page", "Runtime", "Log"):
+                await page.call(f"{domain}.enable")
+            yield page
+        await root.call("Target.disposeBrowserContext", **profile)
 
 
-async def _page_address(port_file: Path) -> str:
-    async with asyncio.timeout(START_TIMEOUT_S):
-        while (port := await asyncio.to_thread(_port_in, port_file)) is None:
-            await asyncio.sleep(WAIT_STEP_S)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{port}/json/list") as answer,
-        ):
-            pages = await answer.json()
-    return next(str(page["webSocketDebuggerUrl"]) for page in pages if page["type"] == "page")
+@asynccontextmanager
+async def _opened(session: aiohttp.ClientSession, address: str) -> AsyncIterator[Browser]:
+    async with session.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket:
+        target = Browser(socket)
+        yield target
+        await target.close()
+
+
+def _address(port_file: Path) -> str:
+    """Of the two lines that the browser writes when it is ready: the port, and the path."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        lines = port_file.read_text().splitlines() if port_file.exists() else []
+        if len(lines) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        assert time.monotonic() < deadline, "the browser did not start"
+        time.sleep(WAIT_STEP_S)

@@ -109,6 +109,10 @@ class Experimenting:
         """Start a draft, or let a larger share of the users of a running one in. Raises Conflict where it
         gets in the way of another, or has ended."""
         experiment = await self.experiments.get(name)
+        if experiment.state in ("stopped", "shipped"):
+            raise Conflict(
+                f"{name} is {experiment.state}: only a draft can be started; make another of another name"
+            )
         if coverage is not None and coverage > experiment.coverage:
             await self.experiments.ramp(name, coverage, author=author, message=message)
         elif coverage is not None and coverage < experiment.coverage:

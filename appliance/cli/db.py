@@ -7,6 +7,7 @@ A subcommand is a module `appliance.cli.db_NAME` with `add(commands)`, which add
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, TypeAlias, cast
@@ -31,6 +32,9 @@ COMMANDS: Mapping[str, str] = {
 }
 """By name, in the order of the help: the module that has `add` and `run`."""
 
+SCREENS = frozenset({"status", "diagnose", "plan", "run", "verify"})
+"""Begin with a line that names the database; others name it in what they say, or on standard error."""
+
 
 class Subcommand(Protocol):
     """What a module of the table has."""
@@ -51,8 +55,24 @@ def add_db(commands: Subparsers, arguments: Sequence[str]) -> None:
 
 
 def run_db(options: argparse.Namespace) -> int:
-    """Run the chosen subcommand. Raises ApplianceError."""
+    """Run the chosen subcommand, and say which database it is about. Raises ApplianceError."""
+    if "data_dir" in options:
+        from appliance.cli.db_choice import choose
+
+        is_default = choose(options)
+        if options.db_command != "journal":
+            _say_which(options, is_default)
     return _module(options.db_command).run(options)
+
+
+def _say_which(options: argparse.Namespace, is_default: bool) -> None:
+    from appliance.cli.db_choice import chosen
+
+    words = chosen(options, is_default)
+    if options.db_command in SCREENS and not options.json:
+        print(words, flush=True)
+    elif is_default:
+        print(f"appliance: {words}", file=sys.stderr)
 
 
 def _module(name: str) -> Subcommand:

@@ -66,8 +66,9 @@ def run(options: argparse.Namespace) -> int:
 
     watch = _watch(options)
     snapshot, damages = asyncio.run(_read(target_of(options), options, watch))
-    rate, _, notes = rates(options, snapshot)
-    found = blockers(snapshot, watch, rate=rate, damages=damages)
+    known = rates(options, snapshot)
+    notes = list(known.notes)
+    found = blockers(snapshot, watch, rate=known.newest, damages=damages)
     severity = severity_of(snapshot, found)
     if options.json:
         print(as_json(diagnosis_json(snapshot, severity.name.lower(), found, notes)))

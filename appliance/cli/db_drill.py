@@ -68,7 +68,9 @@ def run(options: argparse.Namespace) -> int:
     folder = _new_folder(options.keep)
     try:
         if options.hold:
-            return asyncio.run(_hold(names[0], folder, _binaries(options.version_bin)))
+            from appliance.cli.db_drill_hold import hold
+
+            return asyncio.run(hold(names[0], folder, _binaries(options.version_bin)))
         return asyncio.run(_rehearse(names, folder, _binaries(options.version_bin)))
     finally:
         if options.keep is None:
@@ -134,27 +136,3 @@ def _words(done: Rehearsed) -> str:
     faults = [*left, *done.changed, *(f"{one.name}: {one.words}" for one in done.too_old)]
     restarted = ", one restart" if done.restarted else ""
     return "; ".join(faults) or f"no row lost{restarted}"
-
-
-async def _hold(name: str, folder: Path, binaries: Binaries) -> int:
-    from appliance.dbops.drill.drill import Drill
-    from appliance.dbops.drill.registry import situation
-    from appliance.dbops.drill.throwaway import ThrowAway
-
-    cluster = ThrowAway(folder / name, binaries)
-    await cluster.create()
-    drill = Drill(cluster)
-    started = time.monotonic()
-    try:
-        await drill.drive(situation(name), lambda words: print(f"  {words}", flush=True))
-        print(
-            f"{name}: writes are refused, after {time.monotonic() - started:.1f} s. Repair it with"
-        )
-        for command in ("status", "diagnose", "plan", "run --execute", "verify"):
-            print(f"    appliance db {command} --data-dir {cluster.directory}")
-        print("Ctrl-C here ends the drill.", flush=True)
-        await asyncio.Event().wait()
-    finally:
-        await drill.end_actors()
-        await cluster.stop()
-    return 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """`--url`, `--data-dir`, `--config`: at most one of them; without any, this user's demo is meant."""
+    """`--url`, `--data-dir`, `--config`: at most one of them; without any, `db_choice` decides."""
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
         "--url",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from appliance.cli.plain_text import size, visible
+from appliance.cli.plain_text import indented, size, visible
 
 if TYPE_CHECKING:
     from appliance.dbops.plan.plan import Plan
@@ -127,7 +127,7 @@ def step_lines(step: Step) -> Iterator[str]:
     """What is done to what, and why."""
     amount = f" ({size(step.bytes)})" if step.bytes else ""
     yield f"  {step.kind.value}: {visible(step.object)}{amount}"
-    yield f"      {visible(step.reason)}"
+    yield from indented(visible(step.reason), 6)
     for choice in step.choices:
         yield f"      {choice.consent.value}: {visible('; '.join(choice.statements))}"
         yield f"        loses {choice.loses}"

@@ -13,7 +13,7 @@ from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_plan_text import plan_json
 from appliance.cli.db_policy import add_policy, place_of, policy_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
-from appliance.cli.plain_text import as_json, visible
+from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(as_json(_outcome_json(outcome)))
     else:
-        print(_outcome_text(outcome))
+        report.said(_outcome_text(outcome))
     return 0 if outcome.is_complete else EXIT_FOUND_WRONG
 
 
@@ -97,14 +97,15 @@ async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) ->
 async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
     """The embedded cluster, started by this process, which may then stop it."""
     from appliance.cli.db_options import cluster_folder
-    from appliance.dbops.cluster.binaries import find_binaries
-    from appliance.dbops.cluster.cluster import Cluster
+    from appliance.dbops.cluster.binaries import find_for
+    from appliance.dbops.cluster.cluster import Cluster, major_of
     from appliance.dbops.repair.run import OwnServer
 
     if options.url is not None:
         raise ConfigError("--single-user is for an embedded cluster: name its folder (--data-dir)")
-    binaries = find_binaries()
-    cluster = Cluster(cluster_folder(options), binaries, purpose="appliance db run")
+    folder = cluster_folder(options)
+    binaries = find_for(major_of(folder))
+    cluster = Cluster(folder, binaries, purpose="appliance db run")
     await cluster.start(report.said)
     return OwnServer(cluster=cluster, binaries=binaries)
 
@@ -148,9 +149,14 @@ def _outcome_text(outcome: Outcome) -> str:
 
     lines = []
     last = {step.key: (step, result) for step, result in outcome.ended}
+    alike: dict[tuple[State, str], list[str]] = {}
     for step, result in last.values():
         if result.state is not State.DONE:
-            lines.append(f"{result.state.value}: {visible(step.object)}: {visible(result.words)}")
+            alike.setdefault((result.state, result.words), []).append(visible(step.object))
+    for (state, words), objects in alike.items():
+        # What hundreds of steps wait for is one line.
+        more = f" and {counted(len(objects) - 1, 'other')}" if len(objects) > 1 else ""
+        lines.append(f"{state.value}: {objects[0]}{more}: {visible(words)}")
     if outcome.stopped is not None:
         lines.append(f"stopped: {outcome.stopped}")
     if outcome.is_complete:

@@ -55,7 +55,7 @@ class TerminalReport:
         line = (
             f"  {progress.steps_done} of {progress.steps_total} steps, {size(progress.bytes_done)} of "
             f"{size(progress.bytes_total)}, {progress.rate_bytes_per_s / 1e6:.0f} MB/s, "
-            f"{duration(progress.seconds_left)} left; {running}"
+            f"{duration(progress.seconds_left)} left{'; ' if running else ''}{running}"
         )
         if self._is_live:
             print(f"\r{line[:160]:<{len(self._line)}}", end="", flush=True)

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
 def _background(cluster: Cluster) -> int:
     """Start this command again in a session of its own and wait for its word."""
     log_path = cluster.directory.with_name(f"{cluster.directory.name}.run.log")
+    log_path.unlink(missing_ok=True)  # Another user's could not be opened.
     reading, writing = os.pipe()
     with log_path.open("wb") as output:
         child = subprocess.Popen(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_state, add_target, state_folder, target_of
@@ -38,13 +39,19 @@ def run(options: argparse.Namespace) -> int:
     from appliance.dbops.snapshot.inspect import read_snapshot
 
     snapshot = asyncio.run(read_snapshot(target_of(options).connect))
-    rate, daily_rate, notes = rates(options, snapshot)
+    found = rates(options, snapshot)
+    notes = list(found.notes)
     journal = _journal(options, notes)
-    status = status_of(snapshot, blockers(snapshot, rate=rate), rate=rate, daily_rate=daily_rate)
+    status = status_of(
+        snapshot,
+        blockers(snapshot, rate=found.newest),
+        rate=found.newest,
+        daily_rate=found.daily,
+    )
     if options.json:
         print(as_json(status_json(status, journal, notes)))
     else:
-        print(status_text(status, journal, notes))
+        print(status_text(status, journal, found.missing, notes))
     return status.severity
 
 
@@ -62,12 +69,23 @@ def _journal(options: argparse.Namespace, notes: list[str]) -> JournalDepth | No
         return None
 
 
-def rates(
-    options: argparse.Namespace, snapshot: Snapshot
-) -> tuple[Rate | None, Rate | None, list[str]]:
-    """The newest and the daily rate from the samples in the state folder, to which this one is added.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """The newest and the daily rate, why there is no newest one, and what is wrong with the samples."""
 
-    What is wrong with the folder is in the notes: it must not keep anyone from seeing the rest.
+    newest: Rate | None
+    daily: Rate | None
+    missing: str
+    notes: tuple[str, ...]
+
+
+NOT_YET = "not known yet: ask again in a minute"
+
+
+def rates(options: argparse.Namespace, snapshot: Snapshot) -> Rates:
+    """From the samples in the state folder, to which this one is added.
+
+    What is wrong with the folder is told: it must not keep anyone from seeing the rest.
     """
     from appliance.dbops.monitoring.samples import (
         FILE_NAME,
@@ -79,18 +97,22 @@ def rates(
 
     folder = state_folder(options)
     if folder is None:
-        return None, None, ["no rate: no state folder is known (--state-dir)"]
-    notes = []
+        return _no_rate("not known: no state folder is known (--state-dir)")
     now = sample_of(snapshot)
     try:
         samples = read_samples(folder)
     except (OSError, ValueError) as error:
-        samples = ()
-        notes.append(f"no rate: {folder / FILE_NAME} cannot be read: {error}")
+        return _no_rate(f"not known: {folder / FILE_NAME} cannot be read: {error}")
+    notes = []
     kept = with_sample(samples, now)
     if kept != samples:
         try:
             write_samples(folder, kept)
         except OSError as error:
             notes.append(f"no sample was kept: {folder / FILE_NAME}: {error}")
-    return *newest_and_daily_rate(samples, now), notes
+    newest, daily = newest_and_daily_rate(samples, now)
+    return Rates(newest=newest, daily=daily, missing=NOT_YET, notes=tuple(notes))
+
+
+def _no_rate(why: str) -> Rates:
+    return Rates(newest=None, daily=None, missing=why, notes=(f"rate {why}",))

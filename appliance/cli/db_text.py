@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from appliance.cli.plain_text import size, visible
+from appliance.cli.plain_text import indented, size, visible
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
@@ -27,9 +27,13 @@ _STAGES = {
 }
 
 
-def status_text(status: Status, journal: JournalDepth | None, notes: list[str]) -> str:
-    """One screen of 80 columns."""
-    return "\n".join(visible(line) for line in _status_lines(status, journal, notes))
+def status_text(
+    status: Status, journal: JournalDepth | None, missing_rate: str, notes: list[str]
+) -> str:
+    """One screen of 80 columns; `missing_rate` says why, where there is no rate."""
+    rate = _rate_lines(status, missing_rate)
+    others = [note for note in notes if missing_rate not in note]
+    return "\n".join(visible(line) for line in _status_lines(status, journal, rate, others))
 
 
 def diagnosis_text(snapshot: Snapshot, found: tuple[Blocker, ...], notes: list[str]) -> str:
@@ -45,7 +49,9 @@ def headlines(snapshot: Snapshot) -> Iterator[str]:
     yield _STAGES[snapshot.stage.name]
 
 
-def _status_lines(status: Status, journal: JournalDepth | None, notes: list[str]) -> Iterator[str]:
+def _status_lines(
+    status: Status, journal: JournalDepth | None, rate: Iterator[str], notes: list[str]
+) -> Iterator[str]:
     snapshot = status.snapshot
     yield from headlines(snapshot)
     yield ""
@@ -53,7 +59,7 @@ def _status_lines(status: Status, journal: JournalDepth | None, notes: list[str]
     yield _left("multixact IDs", snapshot.mxids_left, status.mxid_days_left)
     if snapshot.members is not None:
         yield _left("multixact members", snapshot.members.left, status.member_days_left)
-    yield from _rate_lines(status)
+    yield from rate
     yield ""
     yield f"{'database':<20} {'XID age':>13} {'XIDs left':>13} {'MXID age':>13} {'MXIDs left':>13}"
     for database in snapshot.databases[:DATABASES_MAX]:
@@ -78,9 +84,9 @@ def _left(name: str, left: int, days: float | None) -> str:
     return f"{name:<18} {max(0, left):>15,} left{told}"
 
 
-def _rate_lines(status: Status) -> Iterator[str]:
+def _rate_lines(status: Status, missing: str) -> Iterator[str]:
     if status.rate is None:
-        yield "rate               not known yet: ask again in a minute"
+        yield f"rate               {missing}"
         return
     yield f"rate               {_rate(status.rate)}"
     if status.daily_rate is not None and status.daily_rate != status.rate:
@@ -139,8 +145,8 @@ def _diagnosis_lines(
     for number, blocker in enumerate(found, start=1):
         yield ""
         yield f"{number}. {_title(blocker)}"
-        yield f"   {_age(blocker)}, holds {blocker.scope}"
-        yield f"   {blocker.detail}"
+        yield from indented(f"{_age(blocker)}, holds {blocker.scope}", 3)
+        yield from indented(blocker.detail, 3)
         for action in blocker.actions:
             yield from _action_lines(action)
     if snapshot.missing:
@@ -168,4 +174,4 @@ def _action_lines(action: Action) -> Iterator[str]:
     prompt = "$" if action.form == "shell" else ">"
     where = f"   (in database {action.database})" if action.database is not None else ""
     yield f"   {prompt} {action.text}{where}"
-    yield f"     {action.consequence}"
+    yield from indented(action.consequence, 5)

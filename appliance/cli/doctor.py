@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.installed import CONFIG
 
 if TYPE_CHECKING:
     from appliance.cli.doctor_subject import Fault, Subject
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-INSTALLED_CONFIG = Path("/etc/appliance/appliance.toml")
 
 
 def add_doctor(commands: Subparsers) -> None:
@@ -25,9 +24,7 @@ def add_doctor(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "doctor", help="find the usual faults of a box, and what mends them"
     )
-    parser.add_argument(
-        "--config", type=Path, default=INSTALLED_CONFIG, help=f"default: {INSTALLED_CONFIG}"
-    )
+    parser.add_argument("--config", type=Path, default=CONFIG, help=f"default: {CONFIG}")
     parser.add_argument("--user", default=None, help="the services' user (default: appliance)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -55,7 +52,7 @@ def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
     from appliance.errors import ConfigError
     from appliance.file_access import myself, user
 
-    is_installed = config_path == INSTALLED_CONFIG
+    is_installed = config_path == CONFIG
     if not config_path.is_file():
         yield Fault(
             name="config-missing",
@@ -115,8 +112,8 @@ def _subject(config_path: Path, config: object, who: object, is_installed: bool)
     import pwd
 
     from appliance.cli.doctor_subject import Subject, look_at_machine
+    from appliance.cli.installed import CREDENTIALS
     from appliance.cli.system import SOURCES
-    from appliance.cli.system_files import CREDENTIALS
     from appliance.cli.system_steps import install_steps
     from appliance.config import Config
     from appliance.file_access import Who

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from datetime import UTC, datetime
+
+WIDTH = 100
+"""Letters of a line of prose on a screen."""
 
 
 def as_json(value: object) -> str:
@@ -33,6 +37,19 @@ def size(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.4g} {unit}"
     return f"{count:.0f} B"
+
+
+def indented(text: str, spaces: int) -> list[str]:
+    """Prose in lines of at most WIDTH letters; a word that is longer keeps its line."""
+    blank = " " * spaces
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=blank,
+        subsequent_indent=blank,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def visible(text: str) -> str:

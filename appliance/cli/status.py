@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.installed import CONFIG
 from appliance.cli.plain_text import as_json, percent, size, visible
 
-INSTALLED_CONFIG = Path("/etc/appliance/appliance.toml")
 XID_LIMIT = 2_000_000_000
 """Roughly 2^31 less PostgreSQL's safety margin: where it takes no more writes."""
 
@@ -18,9 +18,7 @@ XID_LIMIT = 2_000_000_000
 def add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command's options."""
     parser = commands.add_parser("status", help="the whole box on one screen")
-    parser.add_argument(
-        "--config", type=Path, default=INSTALLED_CONFIG, help=f"default: {INSTALLED_CONFIG}"
-    )
+    parser.add_argument("--config", type=Path, default=CONFIG, help=f"default: {CONFIG}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

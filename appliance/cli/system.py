@@ -89,8 +89,8 @@ def _change_version(options: argparse.Namespace) -> int:
 
 
 def _check(root: Path) -> int:
+    from appliance.cli.installed import CONFIG
     from appliance.cli.system_apply import below
-    from appliance.cli.system_files import CONFIG
     from appliance.cli.system_steps import install_steps
 
     if not below(root, CONFIG).exists():

@@ -12,13 +12,12 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from appliance.cli.installed import CONFIG
 from appliance.config import Config, engine_configs
 from appliance.server.auth import is_loopback
 
 USER = "appliance"
 UNITS = Path("/etc/systemd/system")
-CONFIG = Path("/etc/appliance/appliance.toml")
-CREDENTIALS = Path("/etc/appliance/credentials")
 STATE = Path("/var/lib/appliance")
 CACHE = Path("/var/cache/appliance")
 RUN = Path("/run/appliance")

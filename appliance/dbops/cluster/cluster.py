@@ -202,7 +202,9 @@ class Cluster:
             # Nothing serves this folder, so another program may have got the number. PostgreSQL takes any
             # living process of its user for a server, but for the one named here (pg_ctl's own caller).
             given["PG_GRANDPARENT_PID"] = str(pid)
-        with self._beside("start.log").open("wb") as output, opened(self.directory) as here:
+        log_path = self._beside("start.log")
+        log_path.unlink(missing_ok=True)  # Root's, of a start by hand, this user could not open.
+        with log_path.open("wb") as output, opened(self.directory) as here:
             return await asyncio.create_subprocess_exec(
                 binaries.program("postgres"),
                 "-D",

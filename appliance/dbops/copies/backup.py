@@ -28,7 +28,7 @@ from appliance.dbops.copies.ownership import (
     write_mark,
     write_owner,
 )
-from appliance.dbops.folder import opened
+from appliance.dbops.folder import give_to, opened
 from appliance.dbops.quoting import literal
 from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.dbops.target import Connection, Target
@@ -225,6 +225,10 @@ async def _base_backup(
         finished_at = datetime.now(UTC)
         progress("verifying it")
         await run("pg_verifybackup", "--quiet", part)
+        above = archive.folder.stat()
+        if os.geteuid() == 0:
+            # Whoever makes the next one has to be able to remove this one.
+            give_to(part, uid=above.st_uid, gid=above.st_gid)
         path = archive.folder / f"base-{finished_at.strftime(STAMP)}"
         part.rename(path)
         sync_folder(archive.folder)

@@ -8,6 +8,7 @@ Never: changes a file of the old folder, or removes it.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,17 @@ Progress = Callable[[str], None]
 
 PURPOSE = "appliance db upgrade"
 UPGRADE_TIMEOUT_S = 24 * 3600.0
+
+DATABASES = "SELECT datname FROM pg_database WHERE datallowconn"
+DROP_MARKS = (
+    "UPDATE pg_attribute SET attoptions = "
+    "NULLIF(ARRAY(SELECT one FROM unnest(attoptions) AS one WHERE one NOT LIKE 'pg\\_attver=%'), '{}') "
+    "WHERE attrelid >= 16384 AND attoptions::text LIKE '%pg\\_attver=%'"
+)
+"""Minor versions of November 2026 mark the columns of views and of tables made by queries; a pg_dump from
+before them writes the mark down as an option of the column's, which its own server refuses."""
+
+_NAME = re.compile(r'^\s*1: datname = "(.*)"\s+\(typeid', re.MULTILINE)
 
 
 async def upgrade(
@@ -100,7 +112,9 @@ async def _build(
     fresh.mkdir(mode=0o700)
     give_to(work, uid=account.uid, gid=account.gid)
     # A server that was killed has WAL to replay, which pg_upgrade would refuse to do.
-    await _in(copy, account, old, "postgres", "template1")
+    told = await _in(copy, account, old, "postgres", "template1", given=DATABASES)
+    for database in _NAME.findall(told):
+        await _in(copy, account, old, "postgres", database, given=DROP_MARKS)
     control = control_fields(await _in(copy, account, old, "pg_controldata"))
     checksums = control["Data page checksum version"] != "0"
     segment_mb = int(control["Bytes per WAL segment"]) >> 20
@@ -144,8 +158,13 @@ def _told_why(new: Path) -> Iterator[None]:
         raise DatabaseError(found[-1] if found else error.message) from error
 
 
-async def _in(folder: Path, account: Account, of: Binaries, name: str, *arguments: str) -> str:
-    """Run a program on a data folder, which it gets as `-D`, before the other arguments."""
+async def _in(
+    folder: Path, account: Account, of: Binaries, name: str, *arguments: str, given: str = ""
+) -> str:
+    """Run a program on a data folder, which it gets as `-D`, before the other arguments.
+
+    `given` is a line that `postgres` runs in single-user mode.
+    """
     first = ("--single",) if name == "postgres" else ()
     with opened(folder) as here:
         return await run_program(
@@ -155,6 +174,7 @@ async def _in(folder: Path, account: Account, of: Binaries, name: str, *argument
             account=account,
             timeout_s=UPGRADE_TIMEOUT_S,
             pass_fds=(here.descriptor,),
+            given=f"{given}\n".encode() if given else b"",
         )
 
 

@@ -19,7 +19,7 @@ from appliance.dbops.cluster.account import account_of_cluster
 from appliance.dbops.cluster.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.cluster.programs import control_fields, run_program
-from appliance.dbops.folder import opened
+from appliance.dbops.folder import ANOTHER_APPLIANCE, opened
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 
@@ -64,9 +64,11 @@ def silent(_: str) -> None:
 class ThrowAway:
     """One throw-away cluster in `directory`; `cluster` starts and stops its server."""
 
-    def __init__(self, directory: Path, binaries: Binaries) -> None:
+    def __init__(
+        self, directory: Path, binaries: Binaries, *, purpose: str = ANOTHER_APPLIANCE
+    ) -> None:
         self.binaries = binaries
-        self.cluster = Cluster(directory, binaries, settings=SETTINGS)
+        self.cluster = Cluster(directory, binaries, purpose=purpose, settings=SETTINGS)
         self._process: Process | None = None
 
     @property

@@ -243,7 +243,7 @@ async def test_tokens_that_were_held_back_are_not_kept_when_the_client_leaves(
                 given.append(event)
 
     reader = asyncio.create_task(take())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not given:
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.15)
@@ -256,7 +256,7 @@ async def test_tokens_that_were_held_back_are_not_kept_when_the_client_leaves(
 
 async def cancelled(engine: ScriptedEngine) -> list[int]:
     """How many tokens of the reply the engine was told to keep."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not engine.cancelled:
             await asyncio.sleep(0.01)
     return list(engine.cancelled.values())

@@ -55,7 +55,7 @@ def test_a_process_that_ignores_polite_signals_is_ended_by_force(
     with stubborn.stdout:
         stubborn.stdout.readline()
     assert asyncio.run(stop_processes([stubborn.pid], stubborn.pid))
-    assert stubborn.wait(5) == -signal.SIGKILL
+    assert stubborn.wait(30) == -signal.SIGKILL
 
 
 def test_stopping_what_has_already_ended_is_done_at_once() -> None:

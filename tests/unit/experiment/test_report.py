@@ -199,8 +199,8 @@ def test_an_interval_beyond_the_axis_has_a_tip_and_no_point() -> None:
 
 
 @pytest.fixture
-async def page() -> AsyncIterator[Browser]:
-    async with browser() as opened:
+async def page(chromium: str) -> AsyncIterator[Browser]:
+    async with browser(chromium) as opened:
         yield opened
         assert opened.problems == []
 

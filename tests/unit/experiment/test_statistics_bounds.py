@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,6 +97,9 @@ def test_the_planner_turns_round() -> None:
     assert plan.minimum_effect(users) == pytest.approx(0.05)
     assert plan.power_at(0.05, users) == pytest.approx(0.9)
     assert plan.days_needed(0.05, users / 9.5) == 10
+    uneven = replace(plan, shares=(0.9, 0.1)), replace(plan, shares=(0.5, 0.5))
+    ratio = uneven[0].users_needed(0.05) / uneven[1].users_needed(0.05)
+    assert ratio == pytest.approx((1 / 0.9 + 1 / 0.1) / 4)
     # Two arms of one user each way, 5 % and 80 %: the textbook's 15.7 variances over the effect squared.
     textbook = Planner(relative_variance=1.0, looks=Looks.PLANNED).users_needed(np.expm1(0.1)) / 2
     assert textbook == pytest.approx(2 * 7.849 / 0.01, rel=1e-3)

@@ -131,7 +131,7 @@ class Door:
         """One streamed chat completion."""
         return await self.stream("/v1/chat/completions", {**chat(), "stream": True, **fields})
 
-    async def eventually(self, what: Any, *, within_s: float = 1.0) -> None:
+    async def eventually(self, what: Any, *, within_s: float = 10.0) -> None:
         """Wait until `what()` holds."""
         async with asyncio.timeout(within_s):
             while not what():
@@ -198,7 +198,7 @@ async def served(
     assert config.database.url is not None
     pool = await connect(config.database.url, config.database)
     async with storing(config, pool) as storage, engines_of(config) as engines:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not all(engines.ready_by_name.values()):
                 await asyncio.sleep(0.005)
         catalog = Catalog(PromptRegistry(pool), current=load_characters(PROMPTS_DIR))
@@ -214,4 +214,4 @@ async def served(
             services.drain.cut()
             await runner.cleanup()
             await services.turns.close()
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), 30)

@@ -34,10 +34,10 @@ DROP = """
 
 
 @pytest.fixture
-async def page(stored_door: Door) -> AsyncIterator[Browser]:
+async def page(stored_door: Door, chromium: str) -> AsyncIterator[Browser]:
     await fill_empty(stored_door.services.catalog.registry, PROMPTS_DIR)
     await stored_door.services.catalog.reload()
-    async with browser() as opened:
+    async with browser(chromium) as opened:
         await opened.show(width=1280, height=800)
         await opened.open(stored_door.url)
         await opened.wait_for("document.querySelector('.suggestions button')")

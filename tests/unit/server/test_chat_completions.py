@@ -127,7 +127,7 @@ async def test_an_engine_that_dies_in_the_middle_gives_an_error_and_the_next_one
     assert b'"code":"engine_unavailable"' in rest
     assert b"[DONE]" not in rest
     await door.engine.start()
-    await door.eventually(lambda: door.services.engine.ready, within_s=5)
+    await door.eventually(lambda: door.services.engine.ready)
     door.say("ok")
     assert (await door.complete())[0] == 200
 

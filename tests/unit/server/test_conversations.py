@@ -95,10 +95,10 @@ async def test_stop_keeps_what_was_delivered(stored_door: Door) -> None:
     path = f"/api/conversations/{conversation_id}"
     door.say("tok ", forever=True, token_s=0.02)
     running = asyncio.create_task(send(door, conversation_id, "Count", max_tokens=1000))
-    await door.eventually(lambda: door.engine.new_tokens > 5, within_s=3)
+    await door.eventually(lambda: door.engine.new_tokens > 5)
     status, told = await door.post(path + "/cancel", {})
     assert (status, told) == (202, {"cancelled": True})
-    streamed = await asyncio.wait_for(running, 5)
+    streamed = await asyncio.wait_for(running, 10)
     done = streamed.chunks[-1]
     assert done["finish_reason"] == "cancelled"
     assert done["message"]["text"] == streamed.text != ""
@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_finds_what_it_was_given(stored_door: Door, r
     connection.close(reset=reset)
     await door.eventually(lambda: door.engine.running == 0)
     await door.eventually(lambda: door.services.streams.running == 0)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(10):
         while not (stored := await get(door, f"/api/conversations/{conversation_id}"))["messages"]:
             await asyncio.sleep(0.02)
     _, reply = stored["messages"]
@@ -217,7 +217,7 @@ async def test_two_turns_at_once_in_one_conversation_conflict(stored_door: Door)
     conversation_id = await create(door)
     door.say("tok ", forever=True, token_s=0.02)
     running = asyncio.create_task(send(door, conversation_id, "Count", max_tokens=1000))
-    await door.eventually(lambda: door.engine.running == 1, within_s=3)
+    await door.eventually(lambda: door.engine.running == 1)
     status, told = await door.post(
         f"/api/conversations/{conversation_id}/messages", json.dumps({"text": "x"}).encode()
     )
@@ -234,10 +234,10 @@ async def test_a_conversation_deleted_while_it_streams_ends_the_stream_and_is_go
     path = f"/api/conversations/{conversation_id}"
     door.say("tok ", forever=True, token_s=0.02)
     running = asyncio.create_task(send(door, conversation_id, "Count", max_tokens=1000))
-    await door.eventually(lambda: door.engine.new_tokens > 5, within_s=3)
+    await door.eventually(lambda: door.engine.new_tokens > 5)
     async with door.session.delete(door.url + path) as answer:
         assert answer.status == 204
-    streamed = await asyncio.wait_for(running, 5)
+    streamed = await asyncio.wait_for(running, 10)
     assert streamed.events[-1].name == "done"
     assert streamed.chunks[-1]["finish_reason"] == "cancelled"
     assert streamed.chunks[-1]["message"]["text"] == streamed.text != ""
@@ -258,14 +258,14 @@ async def test_a_branch_deleted_while_a_turn_runs_below_it_ends_the_turn_first(
     first = (await send(door, conversation_id, "Hello")).chunks[-1]["message"]
     door.say("tok ", forever=True, token_s=0.02)
     running = asyncio.create_task(send(door, conversation_id, "Count", max_tokens=1000))
-    await door.eventually(lambda: door.engine.new_tokens > 5, within_s=3)
+    await door.eventually(lambda: door.engine.new_tokens > 5)
     async with door.session.delete(f"{door.url}{path}/messages/{uuid4()}") as answer:
         assert answer.status == 404
     assert not running.done()
     async with door.session.delete(f"{door.url}{path}/messages/{first['id']}") as answer:
         assert answer.status == 200
         assert (await answer.json())["head_id"] == first["parent_id"]
-    streamed = await asyncio.wait_for(running, 5)
+    streamed = await asyncio.wait_for(running, 10)
     assert streamed.chunks[-1]["finish_reason"] == "cancelled"
     (left,) = (await get(door, path))["messages"]
     assert left["id"] == first["parent_id"]

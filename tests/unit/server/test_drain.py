@@ -24,7 +24,7 @@ from tests.script_model import write_script_model
 from tests.scripted_engine import Script, ScriptedEngine
 from tests.unit.server.door import NOWHERE, PIECES, chat, script_config, script_text
 
-DRAIN_S = 2.0
+DRAIN_S = 4.0
 GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -150,8 +150,8 @@ async def test_a_drain_lets_short_streams_end_and_cuts_the_others(database_url: 
         assert time.perf_counter() - begun > 0.7 * DRAIN_S
         assert b'event: error\ndata: {"error"' in told
         assert b"server_shutdown" in told
-        assert await asyncio.wait_for(served.process.wait(), DRAIN_S + 5) == 0
-        assert time.perf_counter() - begun < DRAIN_S + 3
+        assert await asyncio.wait_for(served.process.wait(), DRAIN_S + 30) == 0
+        assert time.perf_counter() - begun < DRAIN_S + 10
         for connection in (short, cut, deaf, queued, idle):
             connection.close()
         _assert_quiet(served.log())
@@ -171,7 +171,7 @@ async def test_a_second_signal_ends_at_once_and_in_order(database_url: str) -> N
         await asyncio.sleep(0.2)
         served.process.send_signal(signal.SIGTERM)
         assert b"server_shutdown" in await cut.read_all()
-        assert await asyncio.wait_for(served.process.wait(), 5) == 0
+        assert await asyncio.wait_for(served.process.wait(), 30) == 0
         assert time.perf_counter() - begun < DRAIN_S
         cut.close()
         _assert_quiet(served.log())
@@ -196,7 +196,7 @@ async def test_the_server_explains_itself_while_database_and_engine_are_away() -
         assert int(answer.headers["retry-after"]) > 0
         connection.close()
         served.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(served.process.wait(), 5) == 0
+        assert await asyncio.wait_for(served.process.wait(), 30) == 0
         _assert_quiet(served.log())
 
 

@@ -193,3 +193,69 @@ async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: 
     await team.run("experiment", "stop", "ships", "-m", "it empties the cache")
     assert "no experiment runs" in await team.run("experiment", "check", "--pages", str(pages))
     assert "There are none yet" in (pages / "index.html").read_text()
+
+
+async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(team: Team) -> None:
+    _, ships = await started(team)
+    good = EXPERIMENT.replace("SHIPS", ships[:12])
+    told = await team.run("experiment", "create", team.write(good), "-m", "again", code=2)
+    assert "there is an experiment 'ships' already (running)" in told
+    salted = good + "salt: another\n"
+    told = await team.run("experiment", "create", team.write(salted), "-m", "again", code=2)
+    assert "'ships' runs with salt 'ships': another one would give its users other arms" in told
+    lacking = good.replace(f", version: {ships[:12]}", "").replace("name: ships\n", "name: two\n")
+    told = await team.run("experiment", "create", team.write(lacking), "-m", "two", code=2)
+    assert "'ships' has no version: name a label" in told
+    wrong = good.replace("messages_sent", "love").replace("name: ships\n", "name: two\n")
+    told = await team.run("experiment", "lint", team.write(wrong), code=2)
+    assert "there is no metric 'love' (there are: " in told
+    unknown = good.replace(ships[:12], "ffff0000").replace("name: ships\n", "name: two\n")
+    told = await team.run("experiment", "lint", team.write(unknown), code=2)
+    assert "no version of ada begins with 'ffff0000'" in told
+    told = await team.run("experiment", "lint", team.write("name: [1]"), code=2)
+    assert "Expected `str`, got `array` - at `$.name`" in told
+    nobody = await team.run("experiment", "report", "ships", code=2)
+    assert "nobody has had a prompt of it yet: 0 conversations" in nobody
+    assert "no experiment 'x' (there are: ships)" in await team.run(
+        "experiment", "report", "x", code=2
+    )
+
+
+async def test_two_experiments_share_a_layer_side_by_side_and_never_the_same_users(
+    team: Team,
+) -> None:
+    _, ships = await started(team)
+    second = EXPERIMENT.replace("SHIPS", ships[:12]).replace("name: ships\n", "name: two\n", 1)
+    told = await team.run("experiment", "create", team.write(second), "-m", "two")
+    assert "note: layer 'ada': [0, 1) overlaps with 'ships', which runs in [0, 1)" in told
+    refused = await team.run("experiment", "start", "two", "-m", "go", code=2)
+    assert "overlaps with 'ships'" in refused
+    elsewhere = second.replace("name: two\n", "name: three\nlayer: other\n", 1)
+    await team.run("experiment", "create", team.write(elsewhere), "-m", "three")
+    refused = await team.run("experiment", "start", "three", "-m", "go", code=2)
+    assert "experiments on a character share a layer; take layer 'ada'" in refused
+    smaller = await team.run("experiment", "start", "ships", "--coverage", "0.5", "-m", "x", code=2)
+    assert "a ramp only adds users" in smaller
+    await team.run("experiment", "stop", "ships", "-m", "enough")
+    assert "two: runs, with 100% of the users" in await team.run(
+        "experiment", "start", "two", "-m", "go"
+    )
+    again = await team.run("experiment", "start", "ships", "-m", "go", code=2)
+    assert "only a draft can be started" in again
+
+
+async def test_an_arm_that_nobody_is_in_is_told_and_no_figure_is_made_up(team: Team) -> None:
+    team.door.say("one")
+    await started(team)
+    for number in range(6):
+        user = f"user {number}"
+        opened = await create(team.door, character="ada", user=user)
+        arm = (await get(team.door, f"/api/conversations/{opened}"))["prompt_version"]
+        if number == 0:
+            first = arm
+        if arm == first:
+            await send(team.door, opened, "Hello")
+    report = await team.ask("experiment", "report", "ships")
+    (result,) = report["analysis"]["results"]
+    assert all("no users in" in finding["lacks"] for finding in result["findings"])
+    assert all(finding["value"] is None for finding in result["findings"])

@@ -124,7 +124,7 @@ async def test_a_chunked_body_that_trickles_times_out_and_holds_up_nobody() -> N
 async def test_a_head_that_trickles_is_dropped() -> None:
     async with open_door(SLOW) as door:
         connection = await connect(door.port)
-        closed = asyncio.create_task(connection.read_all(timeout_s=5))
+        closed = asyncio.create_task(connection.read_all())
         for byte in head("X: y" * 100)[:-4]:
             if closed.done():
                 break
@@ -184,7 +184,7 @@ AMBIGUOUS = [
 async def test_ambiguous_framing_gets_one_refusal_and_a_closed_connection(
     door: Door, raw: bytes
 ) -> None:
-    response = await exchange(door.port, raw, timeout_s=5)
+    response = await exchange(door.port, raw)
     assert response.status == 400
     assert b"HTTP/1.1" not in response.rest
 

@@ -21,8 +21,8 @@ IDLE = "document.querySelector('#stop').hidden"
 
 
 @pytest.fixture
-async def page(stored_door: Door) -> AsyncIterator[Browser]:
-    async with browser() as opened:
+async def page(stored_door: Door, chromium: str) -> AsyncIterator[Browser]:
+    async with browser(chromium) as opened:
         await opened.show(width=1280, height=800)
         await opened.open(stored_door.url)
         yield opened
@@ -164,10 +164,10 @@ async def test_the_reader_who_scrolls_up_is_left_alone(stored_door: Door, page: 
     await page.wait_for(IDLE)
 
 
-async def test_the_page_asks_for_a_key_when_there_is_one(database_url: str) -> None:
+async def test_the_page_asks_for_a_key_when_there_is_one(database_url: str, chromium: str) -> None:
     entry = ApiKey(tenant="alice", sha256=hashlib.sha256(b"sesame").hexdigest())
     server = ServerConfig(api_keys=(entry,))
-    async with open_door(server, url=database_url) as door, browser() as page:
+    async with open_door(server, url=database_url) as door, browser(chromium) as page:
         await page.show(width=390, height=844)
         await page.open(door.url)
         await page.wait_for("document.querySelector('#key-dialog').open")

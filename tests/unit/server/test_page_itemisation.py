@@ -74,8 +74,8 @@ async def chat(database_url: str) -> AsyncIterator[tuple[Door, str]]:
 
 
 @pytest.fixture
-async def page(chat: tuple[Door, str]) -> AsyncIterator[Browser]:
-    async with browser() as opened:
+async def page(chat: tuple[Door, str], chromium: str) -> AsyncIterator[Browser]:
+    async with browser(chromium) as opened:
         await opened.show(width=1280, height=800)
         await opened.open(chat[1])
         yield opened

@@ -23,7 +23,7 @@ TURNED = "Mi\u202era Vale"
 
 
 @pytest.fixture
-async def page(stored_door: Door) -> AsyncIterator[Browser]:
+async def page(stored_door: Door, chromium: str) -> AsyncIterator[Browser]:
     services = stored_door.services
     await fill_empty(services.catalog.registry, PROMPTS_DIR)
     await services.catalog.reload()
@@ -34,7 +34,7 @@ async def page(stored_door: Door) -> AsyncIterator[Browser]:
         headers={"Content-Type": "application/json"},
     ) as answer:
         assert answer.status == 201
-    async with browser() as opened:
+    async with browser(chromium) as opened:
         await opened.show(width=1280, height=800)
         await opened.open(stored_door.url)
         await opened.wait_for("document.querySelector('#picker-grid .character')")

@@ -91,7 +91,7 @@ async def test_conversations_stick_leave_a_lost_engine_and_come_back(
     for conversation in CONVERSATIONS:
         await send(engines, conversation, 3)
     assert set(places(pair, 3).values()) == {"engine-1"}
-    assert (await engines.ask_each(timeout_s=2))["engine-0"] is None
+    assert (await engines.ask_each(timeout_s=30))["engine-0"] is None
     await pair["engine-0"].start()
     await until(lambda: all(engines.ready_by_name.values()))
     for conversation in CONVERSATIONS:
@@ -109,12 +109,12 @@ async def test_conversations_stick_leave_a_lost_engine_and_come_back(
 async def test_a_question_to_all_reaches_those_that_are_there_and_names_those_that_are_not(
     pair: dict[str, ScriptedEngine], engines: Engines
 ) -> None:
-    answers = await engines.question_each(PurgeAll(), timeout_s=5)
+    answers = await engines.question_each(PurgeAll(), timeout_s=30)
     assert [answer.pages for answer in answers if isinstance(answer, Done)] == [1, 1]
     await pair["engine-0"].stop()
     await until(lambda: not engines.ready_by_name["engine-0"])
     with pytest.raises(EngineUnavailable, match=r"No answer from engine-0 \(of 2 engines\)"):
-        await engines.question_each(PurgeAll(), timeout_s=5)
+        await engines.question_each(PurgeAll(), timeout_s=30)
     assert [engine.purges for engine in pair.values()] == [1, 2]
     await pair["engine-0"].start()
 

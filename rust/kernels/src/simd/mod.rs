@@ -37,6 +37,10 @@ pub(crate) trait Vector: Copy {
     /// Values in a vector.
     const LANES: usize;
 
+    /// Whether loops over blocks of rows and keys pay: they keep sums in registers, where a CPU has many and wide
+    /// ones. Each shape of a block is unrolled code of its own.
+    const BLOCKS: bool;
+
     /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self;
     /// The `LANES` values at `p`.
@@ -116,6 +120,9 @@ impl<const N: usize> Lanes<N> {
 
 impl<const N: usize> Vector for Lanes<N> {
     const LANES: usize = N;
+
+    // SSE2 has registers for less than one block of eight lanes.
+    const BLOCKS: bool = cfg!(target_arch = "aarch64") && N > 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -16,6 +16,7 @@ pub(crate) struct Avx2(__m256);
 
 impl Vector for Avx2 {
     const LANES: usize = 8;
+    const BLOCKS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -131,6 +132,7 @@ pub(crate) struct Avx512(__m512);
 
 impl Vector for Avx512 {
     const LANES: usize = 16;
+    const BLOCKS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -24,8 +24,8 @@ pub(crate) unsafe fn dots<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows) {
     // SAFETY: as stated.
     unsafe {
         match tile.head_dim {
-            64 if E::CONVERTED => dots_of::<V, E, 64>(tile, rows),
-            128 if E::CONVERTED => dots_of::<V, E, 128>(tile, rows),
+            64 if E::CONVERTED && V::BLOCKS => dots_of::<V, E, 64>(tile, rows),
+            128 if E::CONVERTED && V::BLOCKS => dots_of::<V, E, 128>(tile, rows),
             _ => dots_of::<V, E, 0>(tile, rows),
         }
     }
@@ -39,8 +39,9 @@ unsafe fn dots_of<V: Vector, E: Stored, const DIM: usize>(tile: &Tile<E>, rows: 
     // SAFETY: key + i stays below KEYS, a multiple of the block; row + MR stays within `rows`.
     unsafe {
         for key in (0..tile.keys).step_by(BLOCK_KEYS) {
-            for row in (0..rows.count).step_by(3) {
+            for row in (0..rows.count).step_by(if V::BLOCKS { 3 } else { 1 }) {
                 match rows.count - row {
+                    _ if !V::BLOCKS => score::<V, E, 1, DIM>(tile, &rows, row, key),
                     1 => score::<V, E, 1, DIM>(tile, &rows, row, key),
                     2 => score::<V, E, 2, DIM>(tile, &rows, row, key),
                     _ => score::<V, E, 3, DIM>(tile, &rows, row, key),

@@ -27,10 +27,11 @@ const LINE: usize = 16;
 pub(crate) unsafe fn lanes<V: Vector>(tile: &Tile<f32>, rows: &Rows) {
     // SAFETY: there are at most PANEL_VECTORS vectors of rows.
     unsafe {
-        if rows.count <= V::LANES {
-            weigh::<V, 1, 12>(tile, rows);
-        } else {
-            weigh::<V, PANEL_VECTORS, 6>(tile, rows);
+        match (rows.count <= V::LANES, V::BLOCKS) {
+            (true, true) => weigh::<V, 1, 12>(tile, rows),
+            (false, true) => weigh::<V, PANEL_VECTORS, 6>(tile, rows),
+            (true, false) => weigh::<V, 1, 1>(tile, rows),
+            (false, false) => weigh::<V, PANEL_VECTORS, 1>(tile, rows),
         }
         let width = rows.count.next_multiple_of(V::LANES);
         mix::<V, f32>(tile, rows, width, 1);

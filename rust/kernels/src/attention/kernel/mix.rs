@@ -29,6 +29,7 @@ pub(super) unsafe fn mix<V: Vector, E: Stored>(
         // mixed as 5 and 5, since 4 rows alone wait for their sums.
         unsafe {
             row += match rows.count - row {
+                _ if !V::BLOCKS => mix_rows::<V, E, 1, 1>(tile, rows, row, by_key, by_row),
                 1 => mix_rows::<V, E, 1, 8>(tile, rows, row, by_key, by_row),
                 2 => mix_rows::<V, E, 2, 4>(tile, rows, row, by_key, by_row),
                 3 => mix_rows::<V, E, 3, 4>(tile, rows, row, by_key, by_row),
@@ -61,7 +62,7 @@ unsafe fn mix_rows<V: Vector, E: Stored, const MR: usize, const NV: usize>(
             mix_block::<V, E, MR, 2>(tile, rows, (row, i), weights, by_key, by_row);
             i += 2 * V::LANES;
         }
-        while i < end {
+        while NV > 1 && i < end {
             mix_block::<V, E, MR, 1>(tile, rows, (row, i), weights, by_key, by_row);
             i += V::LANES;
         }
