@@ -24,6 +24,8 @@ SELECT person,
            AS cost_tokens,
        coalesce(sum(prompt_tokens - prefix_hit_tokens + new_tokens) FILTER (WHERE past), 0)::float8
            AS cost_tokens_before,
+       coalesce(sum(prompt_tokens) FILTER (WHERE here AND NOT is_warm), 0)::float8 AS cold_prompt_tokens,
+       coalesce(sum(prefix_hit_tokens) FILTER (WHERE here AND NOT is_warm), 0)::float8 AS cold_hit_tokens,
        count(*) FILTER (WHERE here AND is_warm AND replied)::float8 AS warm_replies,
        coalesce(sum(prompt_tokens) FILTER (WHERE here AND is_warm), 0)::float8 AS warm_prompt_tokens,
        coalesce(sum(prefix_hit_tokens) FILTER (WHERE here AND is_warm), 0)::float8 AS warm_hit_tokens,
