@@ -44,7 +44,7 @@ class Collector:
             ExportTraceServiceRequest,
         )
 
-        found = {}
+        found: dict[str, Any] = {}
         for body in self.bodies:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 for scope in resource.scope_spans:
