@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -176,10 +177,13 @@ def is_protocol(node: ast.ClassDef) -> bool:
 @pytest.mark.parametrize(
     ("module", "banned"),
     [
-        ("appliance.server.main", {"torch", "gguf", "safetensors", "transformers", "rich"}),
+        (
+            "appliance.server.main",
+            {"torch", "gguf", "safetensors", "transformers", "rich", "scipy"},
+        ),
         ("appliance.cli.serve", {"torch", "transformers"}),
         ("appliance.cli.demo", {"torch", "transformers"}),
-        ("appliance.cli.main", {"torch", "aiohttp", "asyncpg", "numpy", "rich"}),
+        ("appliance.cli.main", {"torch", "aiohttp", "asyncpg", "numpy", "rich", "scipy"}),
         # torch's compiler takes five seconds to load, and only a GPU's kernels bring it along.
         (
             "appliance.engine.main",
@@ -200,6 +204,14 @@ def test_no_cancellation_is_lost_in_a_wait() -> None:
     # was told to end goes on, and who waits for its end waits for ever. `asyncio.timeout` does not.
     for path in sorted((ROOT / "appliance").rglob("*.py")):
         assert "asyncio.wait_for(" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_files_of_tests_that_go_first_are_there() -> None:
+    named = re.findall(
+        r'"(tests/.+\.py)"', (ROOT / "tests/conftest.py").read_text(encoding="utf-8")
+    )
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:

@@ -85,9 +85,9 @@ class Target:
             "statement_timeout": str(statement_timeout_ms),
             "lock_timeout": str(lock_timeout_ms),
             "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_TIMEOUT_MS),
-            # A database's owner may set others, and this is a superuser: no function of the owner's comes
-            # before the server's own, and a text is what it seems.
-            "search_path": "public",
+            # A database's owner may set others, and this is a superuser: no function of anybody's fits a
+            # call better than the server's own, and a text is what it seems.
+            "search_path": "pg_catalog",
             "standard_conforming_strings": "on",
         }
         command_timeout_s = _command_timeout_s(statement_timeout_ms)

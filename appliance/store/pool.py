@@ -5,6 +5,7 @@ Owns the pool. Never: holds a connection while a model generates, or waits witho
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from appliance.config import DatabaseConfig
+from appliance.database_failure import DatabaseFailure
 from appliance.errors import ConfigError
 from appliance.store.retry import retrying
 
@@ -123,8 +125,26 @@ async def transacted(pool: Pool) -> AsyncIterator[Connection]:
         if connection.is_in_transaction():
             yield connection
             return
-        async with connection.transaction():
+        try:
+            await connection.execute("BEGIN")
             yield connection
+            status = await connection.execute("COMMIT")
+            assert status == "COMMIT", "a statement's failure was passed over"
+        except (TimeoutError, asyncio.CancelledError):
+            connection.terminate()  # it may never answer, and is to commit nothing once it goes on
+            raise
+        except BaseException:
+            await _rolled_back(connection)
+            raise
+
+
+async def _rolled_back(connection: Connection) -> None:
+    """After a failure, which is what is to be told: a connection that is lost rolls back by itself."""
+    try:
+        if connection.is_in_transaction():
+            await connection.execute("ROLLBACK")
+    except DatabaseFailure:
+        connection.terminate()
 
 
 async def retried(

@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from appliance.database_failure import DatabaseFailure
 from appliance.errors import ApplianceError
@@ -20,7 +19,6 @@ from appliance.store.entries import Entry, Key
 from appliance.store.journal import Journal, Refusal
 from appliance.store.pool import Pool
 from appliance.store.retry import reason
-from appliance.store.search import look_again
 from appliance.store.turn_batch import (
     BatchLimits,
     Outcome,
@@ -41,9 +39,6 @@ ID."""
 HELD_S = 5.0
 """How long the entries of a conversation that somebody else holds are passed over, from when its lock
 was waited for in vain: longer than that wait (LOCK_TIMEOUT_MS), so that the others get on."""
-
-SEARCH_OWED_S = 5.0
-"""How long a search's table that took no write is left alone."""
 
 ONE = BatchLimits(entries=1)
 
@@ -75,8 +70,6 @@ class Replay:
         self._jitter = jitter or random.Random()
         self._held_until: dict[Key, float] = {}
         self._pause_s = PROBE_MIN_S
-        self._unsearched: dict[str, datetime] = {}
-        self._look_again_at = 0.0
         self.tally = Tally()
 
     async def run(self) -> None:
@@ -105,8 +98,6 @@ class Replay:
 
     async def _once(self) -> None:
         if not len(self._journal.overlay):
-            if self._gate.writes is Writes.OPEN:
-                await self._look_again()
             await self._wait_for_entries()
             return
         if self._gate.writes is Writes.MAINTENANCE or await self.step() is None:
@@ -122,10 +113,6 @@ class Replay:
         except DatabaseFailure as error:
             self._gate.close(error)
             return None
-        for tenant, since in _oldest_by_tenant([entry for _, entry in batch]).items():
-            self._unsearched[tenant] = min(since, self._unsearched.get(tenant, since))
-        # Before they are marked: it is done again with them, if this process ends here.
-        await self._look_again()
         self._gate.open()
         done = await self._settle(batch, outcomes)
         if done is not None:
@@ -144,20 +131,6 @@ class Replay:
             held = {key for key, until in self._held_until.items() if until > now}
             places = choose(entries, busy=held, limits=ONE)
         return [firsts[place] for place in places]
-
-    async def _look_again(self) -> None:
-        """Have searches find what is stored. When that fails it is owed, and the turns are stored all
-        the same: a search's table that is locked or damaged keeps none of them waiting."""
-        clock = asyncio.get_running_loop().time
-        if not self._unsearched or clock() < self._look_again_at:
-            return
-        try:
-            await look_again(self._pool, self._unsearched)
-        except DatabaseFailure as error:
-            log.warning("search_index_behind", extra={"reason": reason(error)})
-            self._look_again_at = clock() + SEARCH_OWED_S
-        else:
-            self._unsearched = {}
 
     async def _settle(
         self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome]
@@ -199,15 +172,6 @@ class Replay:
         await asyncio.sleep(self._pause_s * self._jitter.uniform(0.75, 1.25))
         self._pause_s = min(self._pause_s * 2, PROBE_MAX_S)
         await self._journal.top_up()
-
-
-def _oldest_by_tenant(entries: Sequence[Entry]) -> dict[str, datetime]:
-    oldest: dict[str, datetime] = {}
-    for entry in entries:
-        tenant, _ = entry.key
-        assert entry.at is not None, "an entry in the journal has its time"
-        oldest[tenant] = min(entry.at, oldest.get(tenant, entry.at))
-    return oldest
 
 
 def _words(error: Exception) -> str:

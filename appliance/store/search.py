@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
 import asyncpg
 
 from appliance.errors import StorageUnavailable
-from appliance.store.pool import Connection, Pool, acquired, retried
+from appliance.store.pool import Connection, Pool, retried, retried_write
 from appliance.store.queries import load_queries
 from appliance.store.records import Conversation, Cursor
 from appliance.store.rows import read_conversation
@@ -62,13 +61,6 @@ class SearchPage:
 
     found: tuple[Found, ...]
     is_complete: bool
-
-
-async def look_again(pool: Pool, since: Mapping[str, datetime]) -> None:
-    """Have searches of these tenants look at what was changed from then on once more: turns that waited
-    in the journal come with their own times. Raises a DatabaseFailure."""
-    async with acquired(pool) as connection:
-        await connection.execute(QUERIES["look_again"], list(since), list(since.values()))
 
 
 class Search:
@@ -121,17 +113,20 @@ class Search:
         if not rows:
             return False
         taken = _bounded(rows)
-        terms = await asyncio.to_thread(_column, tenant, [row["text"] for row in taken])
         is_last = len(taken) == len(rows) < BATCH_MESSAGES
-        through: datetime = rows[0]["looked_at"] if is_last else taken[-1]["updated_at"]
-        conversations = [row["conversation_id"] for row in taken]
-        messages = [row["message_id"] for row in taken]
+        whole = {row["conversation_id"]: row["written"] for row in taken}
+        if not is_last:
+            del whole[taken[-1]["conversation_id"]]  # there may be more of it
+        said = [row for row in taken if row["message_id"] is not None]
+        terms = await asyncio.to_thread(_column, tenant, [row["text"] for row in said])
+        conversations = [row["conversation_id"] for row in said]
+        messages = [row["message_id"] for row in said]
 
         async def write(connection: Connection) -> None:
-            arguments = (tenant, conversations, messages, terms, through)
+            arguments = (tenant, conversations, messages, terms, list(whole), list(whole.values()))
             await connection.execute(QUERIES["add_searched"], *arguments)
 
-        await self._retried(write, 0.0)
+        await retried_write(self._pool, write, budget_s=0.0, jitter=self._jitter)
         return not is_last
 
     async def _retried(self, operation: Callable[[Connection], Awaitable[T]], budget_s: float) -> T:
@@ -142,7 +137,7 @@ def _bounded(rows: Sequence[asyncpg.Record]) -> Sequence[asyncpg.Record]:
     """As many of them, one at least, as have BATCH_CHARACTERS_MAX together."""
     characters = 0
     for number, row in enumerate(rows):
-        characters += len(row["text"])
+        characters += len(row["text"] or "")
         if characters > BATCH_CHARACTERS_MAX and number > 0:
             return rows[:number]
     return rows

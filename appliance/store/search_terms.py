@@ -21,6 +21,7 @@ SEARCHED_CHARACTERS_MAX = 20_000
 """Of each message; what lies beyond is stored and shown, but not found."""
 
 QUERY_CHARACTERS_MAX = 200
+_SIGMAS = str.maketrans("\u03c2", "\u03c3")
 WIDE_FROM = "\u2e80"
 """From the first block of East Asian radicals on, a character is taken for a word's half."""
 
@@ -57,11 +58,14 @@ def _hashed(tenant: str, text: str) -> list[int]:
 
 
 def _folded(text: str) -> str:
-    """Lower case where that is one character, as PostgreSQL's `lower` does it."""
-    lowered = text.lower()
-    if len(lowered) == len(text):
-        return lowered
-    return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
+    """Lower case where that is one character, as PostgreSQL's `lower` does it; and one sigma.
+
+    Python's own makes the one at a word's end another letter, which it is not in the middle of a search.
+    """
+    lowered = text.translate(_SIGMAS).lower()
+    if len(lowered) != len(text):
+        lowered = "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
+    return lowered.translate(_SIGMAS)
 
 
 def _groups(text: str) -> Iterator[str]:

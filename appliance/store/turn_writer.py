@@ -167,7 +167,9 @@ class TurnWriter:
         """Write a batch and answer; what passes goes back to the front of the queue."""
         failed: list[tuple[_Waiting, Exception]] = []
         try:
-            outcomes = await write_batch(self._pool, [one.entry for one in batch], self.tally)
+            # Who came first gives up then, and takes the entry elsewhere: it must not be written later.
+            async with asyncio.timeout_at(min(one.deadline for one in batch)):
+                outcomes = await write_batch(self._pool, [one.entry for one in batch], self.tally)
         except DatabaseFailure as error:
             failed = [(one, error) for one in batch]
         except Exception as error:  # a bug of ours: its callers are to know, and the queue goes on

@@ -18,6 +18,14 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     assert stop_box(running) == 0
 
 
+@pytest.fixture(scope="module")
+def worn_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """A demo whose parts the tests of a file kill one after the other; it is to mend itself each time."""
+    running = start_box(tmp_path_factory.mktemp("worn") / "data")
+    yield running
+    stop_box(running)
+
+
 @pytest.fixture
 def own_box(tmp_path: Path) -> Iterator[Box]:
     """A demo that a test may break."""

@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-import time
-import urllib.error
-
 import psutil
 import pytest
 
-from tests.e2e.box import Box, Event, start_box, stop_box
+from tests.e2e.box import Box, start_box, stop_box
+from tests.e2e.chats import Chatter, wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 STREAMS = 8
 
 
-class Chatter(threading.Thread):
-    """Sends message after message in one conversation until told to stop; remembers what was done."""
-
-    def __init__(self, box: Box, conversation: str) -> None:
-        super().__init__()
-        self.box = box
-        self.conversation = conversation
-        self.done: list[dict[str, object]] = []
-        self.said: list[str] = []
-        self.errors: list[str] = []
-        self.deltas = 0
-        self.stopping = threading.Event()
-
-    def run(self) -> None:
-        turn = 0
-        while not self.stopping.is_set():
-            turn += 1
-            try:
-                self.one_turn(f"Turn {turn}: tell me about rivers.")
-            except (OSError, urllib.error.URLError) as error:
-                self.errors.append(str(error))
-                time.sleep(0.2)
-
-    def one_turn(self, text: str) -> None:
-        last: Event | None = None
-        for event in self.box.events(
-            f"/api/conversations/{self.conversation}/messages", {"text": text, "max_tokens": 24}
-        ):
-            last = event
-            self.deltas += event.name == "delta"
-        if last is not None and last.name == "done":
-            self.done.append(last.data["message"])
-            self.said.append(text)
-        else:
-            self.errors.append("no done" if last is None else str(last.data))
-
-
 @pytest.mark.parametrize("victim", ["engine", "server", "postgres"])
-def test_no_finished_turn_is_missing_after_a_kill(own_box: Box, victim: str) -> None:
-    box = own_box
+def test_no_finished_turn_is_missing_after_a_kill(worn_box: Box, victim: str) -> None:
+    box = worn_box
+    box.wait_ready()
     chatters = [Chatter(box, box.create_conversation()) for _ in range(STREAMS)]
     for chatter in chatters:
         chatter.start()
@@ -93,11 +54,3 @@ def test_everything_stops_and_starts_again_with_its_chats(own_box: Box) -> None:
         assert again.send(conversation, "And again.", max_tokens=8)[-1].name == "done"
     finally:
         assert stop_box(again) == 0
-
-
-def wait_until(condition: object, seconds: float) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)

@@ -358,11 +358,17 @@ async def test_an_owners_settings_put_nothing_before_the_servers_own(watched: Cl
         await owner.execute(
             "CREATE FUNCTION trap.age(xid) RETURNS integer LANGUAGE sql AS 'SELECT 1 / 0'"
         )
+        # It fits two names better than the server's own, which takes any values.
+        await owner.execute(
+            "CREATE FUNCTION public.format(text, name, name) RETURNS text LANGUAGE sql AS 'SELECT 1 / 0'"
+        )
         await owner.execute("ALTER DATABASE trapped SET search_path = trap, pg_catalog")
         await owner.execute("ALTER DATABASE trapped SET standard_conforming_strings = off")
         session = await target(watched).connect("trapped")
         try:
             assert await session.fetchval("SELECT age('3'::xid) IS NOT NULL")
+            names = "SELECT format('%I.%I', 'a'::name, 'b'::name)"
+            assert await session.fetchval(names) == "a.b"
             assert await session.fetchval("SELECT 'a\\'") == "a\\"
         finally:
             await session.close()

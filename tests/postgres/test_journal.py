@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -13,10 +13,13 @@ import asyncpg
 import pytest
 
 from appliance.errors import InvalidRequest, NotFound, StorageUnavailable
+from appliance.store.entries import Entry, Key
 from appliance.store.journal_file import REFUSED_NAME, read_journal
 from appliance.store.ledger import Ledger
+from appliance.store.pool import Pool
 from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene
 from appliance.store.search import Search
+from appliance.store.turn_batch import Outcome, Tally, write_batch
 from tests.postgres.journalled import Chat, Kept, eventually, keeping
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, turn
 
@@ -300,53 +303,25 @@ async def test_turns_and_swipes_and_branches_keep_their_order_through_the_journa
     assert merged.anchor_id is not None
 
 
-async def test_a_turn_that_waited_while_others_were_searched_is_found_too(
-    kept: Kept, operator: asyncpg.Connection[asyncpg.Record]
+async def test_a_turn_is_found_whatever_its_time_and_while_searches_go_on(
+    database_url: str, tmp_path: Path
 ) -> None:
-    chat, other = await Chat.begin(kept.ledger), await Chat.begin(kept.ledger)
-    search = Search(kept.pool)
-    kept.is_maintenance = True
-    await kept.ledger.append_turn(turn(chat.conversation, None, "a purple teapot", "yes"))
-    kept.is_maintenance = False
-    await kept.drained()
-    await operator.execute(
-        "UPDATE appliance.conversations SET updated_at = now() - interval '1 hour'"
-    )
-    assert (await search.find(TENANT, "purple", limit=5)).found
-    kept.is_maintenance = True
-    await kept.ledger.append_turn(turn(other.conversation, None, "an orange teapot", "no"))
-    # Longer ago than a search looks back from where it was.
-    await operator.execute(
-        "UPDATE appliance.search_progress SET through = now() + interval '1 hour'"
-    )
-    kept.is_maintenance = False
-    await kept.drained()
-    assert (await search.find(TENANT, "orange", limit=5)).found
-
-
-async def test_a_search_table_that_takes_no_write_keeps_no_turn_waiting_and_is_told_later(
-    kept: Kept,
-    operator: asyncpg.Connection[asyncpg.Record],
-    ledger: Ledger,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("appliance.store.replay.SEARCH_OWED_S", 0.1)
-    chat, search = await Chat.begin(kept.ledger), Search(kept.pool)
-    await search.find(TENANT, "nothing yet", limit=5)
-    kept.is_maintenance = True
-    await kept.ledger.append_turn(turn(chat.conversation, None, "an orange teapot", "no"))
-    await operator.execute(
-        "UPDATE appliance.search_progress SET through = now() + interval '1 hour'"
-    )
-    await operator.execute("ALTER TABLE appliance.search_progress RENAME TO put_away")
-    kept.is_maintenance = False
-    await kept.drained()
-    assert kept.gate.closed_for is None
-    assert len(await ledger.messages(*chat.key)) == 2
-    await operator.execute("ALTER TABLE appliance.put_away RENAME TO search_progress")
-    async with asyncio.timeout(20):
-        while not (await search.find(TENANT, "orange", limit=5)).found:
-            await asyncio.sleep(0.1)
+    ahead = datetime.now(UTC) + timedelta(hours=1)
+    times = [ahead, ahead - timedelta(days=400)]
+    async with keeping(database_url, tmp_path / "journal", clock=lambda: times[-1]) as kept:
+        search = Search(kept.pool)
+        for word in ("purple", "orange"):
+            # Of another chat, whose last change is in a search already.
+            chat = await Chat.begin(kept.ledger)
+            await chat.say()
+            assert (await search.find(TENANT, "nothing yet", limit=5)).is_complete
+            kept.is_maintenance = True
+            await kept.ledger.append_turn(turn(chat.conversation, chat.parent_id, word, "yes"))
+            assert not (await search.find(TENANT, word, limit=5)).found
+            kept.is_maintenance = False
+            await kept.drained()
+            assert len((await search.find(TENANT, word, limit=5)).found) == 1
+            times.pop()
 
 
 async def test_a_clock_that_is_behind_the_databases_hides_no_turn(
@@ -366,31 +341,47 @@ async def test_a_clock_that_is_behind_the_databases_hides_no_turn(
 
 
 async def test_a_held_conversation_waits_alone_while_the_others_are_replayed(
-    kept: Kept, operator: asyncpg.Connection[asyncpg.Record], ledger: Ledger
+    database_url: str,
+    tmp_path: Path,
+    operator: asyncpg.Connection[asyncpg.Record],
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    chats = [await Chat.begin(kept.ledger) for _ in range(4)]
-    transaction = operator.transaction()
-    await transaction.start()
-    await operator.execute(
-        "SELECT FROM appliance.conversations WHERE conversation_id = $1 FOR UPDATE",
-        chats[1].conversation.conversation_id,
-    )
-    kept.is_maintenance = True
-    for chat in chats:
-        await chat.say()
-        await chat.say()
-    kept.is_maintenance = False
-    await eventually(lambda: kept.waiting == 2, 30)
-    for number in (0, 2, 3):
-        await chats[number].is_whole_in(ledger)
-    await chats[1].is_whole_in(kept.ledger)
-    # Its next turn waits behind them, and the others' go to the database.
-    await chats[1].say()
-    await chats[0].say()
-    assert kept.waiting == 3
-    await transaction.rollback()
-    await kept.drained()
-    await chats[1].is_whole_in(ledger)
+    monkeypatch.setattr("appliance.store.pool.LOCK_TIMEOUT_MS", 300)
+    monkeypatch.setattr("appliance.store.replay.HELD_S", 0.0)
+    tried: list[list[Key]] = []
+
+    async def write(pool: Pool, entries: Sequence[Entry], tally: Tally) -> list[Outcome]:
+        tried.append([entry.key for entry in entries])
+        return await write_batch(pool, entries, tally)
+
+    monkeypatch.setattr("appliance.store.replay.write_batch", write)
+    async with keeping(database_url, tmp_path / "journal") as kept:
+        chats = [await Chat.begin(kept.ledger) for _ in range(4)]
+        transaction = operator.transaction()
+        await transaction.start()
+        await operator.execute(
+            "SELECT FROM appliance.conversations WHERE conversation_id = $1 FOR UPDATE",
+            chats[1].conversation.conversation_id,
+        )
+        kept.is_maintenance = True
+        for chat in chats:
+            for _ in range(5):
+                await chat.say()
+        kept.is_maintenance = False
+        await eventually(lambda: kept.waiting == 5, 30)
+        # Its lock was waited for with the first batch, and not with each of the others'.
+        assert [len(keys) for keys in tried[:5]] == [4, 3, 3, 3, 3]
+        for number in (0, 2, 3):
+            await chats[number].is_whole_in(ledger)
+        await chats[1].is_whole_in(kept.ledger)
+        # Its next turn waits behind them, and the others' go to the database.
+        await chats[1].say()
+        await chats[0].say()
+        assert kept.waiting == 6
+        await transaction.rollback()
+        await kept.drained()
+        await chats[1].is_whole_in(ledger)
 
 
 async def test_a_full_journal_refuses_turns_before_they_begin_and_keeps_what_it_has(

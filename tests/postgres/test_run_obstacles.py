@@ -12,12 +12,15 @@ import asyncpg
 import pytest
 
 from appliance.dbops.drill.counters import move_to_xid
+from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
-from appliance.dbops.drill.throwaway import ThrowAway
+from appliance.dbops.drill.probe import probe
+from appliance.dbops.drill.throwaway import ThrowAway, silent
 from appliance.dbops.faults import Fault
 from appliance.dbops.plan import blockers as plan_blockers
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
+from appliance.dbops.repair.autovacuum_call import overruled
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import count_rows
 from appliance.dbops.repair.run_lock import RunLock
@@ -25,7 +28,7 @@ from appliance.dbops.repair.run_step import State, StepTaker
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
-from tests.drill_fixtures import EMBEDDED
+from tests.drill_fixtures import EMBEDDED, NewDrill
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
@@ -185,7 +188,7 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
         database="app",
         object="app.public.indexed",
         reason="",
-        statements=("REINDEX TABLE CONCURRENTLY indexed",),
+        statements=("REINDEX TABLE CONCURRENTLY public.indexed",),
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, seen)
@@ -213,7 +216,7 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
         database="app",
         object="app.public.lost",
         reason="",
-        statements=("VACUUM (INDEX_CLEANUP OFF) lost",),
+        statements=("VACUUM (INDEX_CLEANUP OFF) public.lost",),
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, await read_snapshot(target(aged).connect))
@@ -221,6 +224,16 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     assert result.fault is Fault.MISSING_FILE
     assert result.damage is not None
     assert (result.damage.kind, result.damage.relation) == ("file", "lost")
+
+
+async def test_autovacuum_that_no_file_can_switch_on_is_not_waited_for(
+    sessions: MaintenanceSessions,
+) -> None:
+    # As `postgres -c autovacuum=off` would stand there, and here another switch of one session's own.
+    connection = await sessions.get("postgres")
+    assert await overruled(connection, {"jit": "off", "autovacuum_naptime": "1s"}) == ""
+    await connection.execute("SET jit = on")
+    assert "jit is on by its session" in await overruled(connection, {"jit": "off"})
 
 
 async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:
@@ -240,3 +253,33 @@ async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Dril
     assert await alone.fetchval("SELECT current_setting('event_triggers')") == "off"
     await alone.close()
     await aged.execute_each("postgres", "DROP DATABASE trapped")
+
+
+class StaleLimit(StaleDatfrozenxid):
+    """As a server is left whose last VACUUM was killed between two of its deeds."""
+
+    name = "stale-limit"
+
+    async def warm(self, drill: Drill) -> None:
+        """The ages in `pg_database` follow, and nobody tells the server."""
+        await drill.execute_each(
+            "postgres",
+            "UPDATE pg_database AS d SET datfrozenxid = o.datfrozenxid, datminmxid = o.datminmxid "
+            "FROM pg_database AS o WHERE o.datname = 'postgres' AND d.datname = 'app'",
+        )
+
+
+async def test_a_server_that_refuses_writes_by_an_old_count_is_made_to_count_anew(
+    new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.drive(StaleLimit(), silent)
+    seen = await read_snapshot(target(drill).connect)
+    assert seen.xids_left > 900_000_000
+    assert not (await probe(drill.cluster.url)).back
+    told = Told()
+    policy = Policy(last_stage=1)
+    outcome = await repair(drill.cluster.directory, tmp_path, policy, told=told)
+    assert outcome.is_complete
+    assert [key for key, _ in told.ended_steps] == ["recount", "probe"]
+    assert (await probe(drill.cluster.url)).back

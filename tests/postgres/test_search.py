@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from appliance.errors import InvalidRequest
+from appliance.store.ledger import QUERIES as LEDGER
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.records import Conversation
@@ -77,6 +78,9 @@ async def test_words_are_found_in_messages_replies_swipes_and_titles_whatever_th
     assert titles(await search.find(TENANT, "баранин", limit=10)) == ["Плов"]
     assert titles(await search.find(TENANT, "плов", limit=10)) == ["Плов"]
     assert titles(await search.find(TENANT, "散歩", limit=10)) == ["天気"]
+    await say(ledger, third, "ΟΔΥΣΣΕΥΣ και οδός")
+    for asked in ("οδυσσευς", "ΟΔΥΣΣΕΥΣ", "Οδυσσευσ κ", "οδόσ", "ΟΔΌΣ"):
+        assert titles(await search.find(TENANT, asked, limit=10)) == ["天気"], asked
     title_only = await search.find(TENANT, "dragon", limit=10)
     assert titles(title_only) == ["Dragons"]
     assert title_only.found[0].match is None
@@ -196,8 +200,7 @@ async def test_a_deleted_message_is_not_indexed_behind_its_back(ledger: Ledger, 
     messages = await ledger.messages(TENANT, conversation.conversation_id)
     await ledger.delete(TENANT, conversation.conversation_id)
     key = (TENANT, [conversation.conversation_id], [messages[0].message_id], ["{1}"])
-    looked_at = await pool.fetchval("SELECT now()")
-    await pool.execute(QUERIES["add_searched"], *key, looked_at)
+    await pool.execute(QUERIES["add_searched"], *key, [], [])
     assert await pool.fetchval("SELECT count(*) FROM appliance.search_messages") == 0
 
 
@@ -209,6 +212,30 @@ async def test_a_search_text_is_data_to_the_database(ledger: Ledger, search: Sea
         assert (await search.find(TENANT, asked, limit=5)).found == ()
     with pytest.raises(InvalidRequest, match="3 characters"):
         await search.find(TENANT, "it", limit=5)
+
+
+async def test_what_is_said_while_a_batch_is_indexed_is_found_the_next_time(
+    ledger: Ledger, search: Search, pool: Pool
+) -> None:
+    conversation = await new_conversation(ledger)
+    key = (TENANT, conversation.conversation_id)
+    await say(ledger, conversation, "before it")
+    rows = await pool.fetch(QUERIES["unsearched"], TENANT, 10, 1000)
+    await say(ledger, conversation, "meanwhile")
+    ids = [row["message_id"] for row in rows]
+    seen = [key[1]], [rows[0]["written"]]
+    held = await pool.acquire()
+    transaction = held.transaction()
+    await transaction.start()
+    await held.execute(LEDGER["lock_conversation"], *key)
+    columns = (TENANT, [key[1]] * len(ids), ids, ["{1}"] * len(ids))
+    async with asyncio.timeout(1):  # a conversation that is being written to is not waited for
+        await pool.execute(QUERIES["add_searched"], *columns, *seen)
+    await transaction.rollback()
+    await pool.release(held)
+    await pool.execute(QUERIES["add_searched"], *columns, *seen)
+    assert titles(await search.find(TENANT, "meanwhile", limit=5)) == [conversation.title]
+    assert await pool.fetch(QUERIES["unsearched"], TENANT, 10, 1000) == []
 
 
 async def test_two_searches_at_once_index_each_message_once(

@@ -13,6 +13,7 @@ from dataclasses import replace
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
+from appliance.dbops.amcheck import Amcheck
 from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
 from appliance.dbops.faults import Fault, damaged_file, fault_of
@@ -93,12 +94,12 @@ class _Probe:
         try:
             for damage in logged:
                 await self._resolve(connection, database, damage)
-            amcheck = await connection.fetchrow(QUERIES["amcheck_path"]) is not None
+            amcheck = await Amcheck.of(connection)
             for number, relation in enumerate(old):
                 if time.monotonic() > self._deadline:
                     self._miss(f"damage in {len(old) - number} relations", database.name, "no time")
                     return
-                await self._check(connection, database, relation, amcheck=amcheck)
+                await self._check(connection, database, relation, amcheck)
         except DatabaseFailure as error:
             self._miss("damage", database.name, error)
         finally:
@@ -134,29 +135,33 @@ class _Probe:
             )
 
     async def _check(
-        self, connection: Connection, database: Database, relation: Relation, *, amcheck: bool
+        self,
+        connection: Connection,
+        database: Database,
+        relation: Relation,
+        amcheck: Amcheck | None,
     ) -> None:
         """Read a relation; a page, row or index that is damaged is kept, and the next one is read."""
         name = identifier(relation.schema, relation.name)
         try:
-            if amcheck:
-                row = await connection.fetchrow(QUERIES["check_heap"], relation.oid)
-                if row is not None:
+            if amcheck is not None:
+                bad = await amcheck.first_bad_row(relation.oid)
+                if bad is not None:
                     self._add(
                         replace(
-                            _damage(database, relation, DamageKind.ROW, row["msg"]),
-                            block=row["blkno"],
+                            _damage(database, relation, DamageKind.ROW, bad.message),
+                            block=bad.block,
                         )
                     )
             else:
                 await connection.fetchval(f"SELECT count(*) FROM {name}")
         except asyncpg.PostgresError as error:
             self._judge(database, relation, None, error)
-        if not amcheck:
+        if amcheck is None:
             return
-        for index in await connection.fetch(QUERIES["btree_indexes"], relation.oid):
+        for index in await amcheck.b_trees([relation.oid]):
             try:
-                await connection.execute(QUERIES["check_index"], index["oid"])
+                await amcheck.check_b_tree(index["oid"])
             except asyncpg.PostgresError as error:
                 self._judge(database, relation, index["name"], error)
 

@@ -53,7 +53,8 @@ def damaged(snapshot: Snapshot, damages: Sequence[Damage]) -> Iterator[Blocker]:
         database = snapshot.database(damage.database)
         relations = () if database is None else database.relations or ()
         relation = next((item for item in relations if item.oid == damage.relation_oid), None)
-        yield _damage(snapshot, damage, relation)
+        schema = None if database is None else database.extensions.get("amcheck")
+        yield _damage(snapshot, damage, relation, amcheck_schema=schema)
 
 
 def _name(database: Database, relation: Relation) -> str:
@@ -190,14 +191,16 @@ def _lock(snapshot: Snapshot, database: Database, relation: Relation, lock: Lock
     )
 
 
-def _damage(snapshot: Snapshot, damage: Damage, relation: Relation | None) -> Blocker:
+def _damage(
+    snapshot: Snapshot, damage: Damage, relation: Relation | None, *, amcheck_schema: str | None
+) -> Blocker:
     table = identifier(damage.schema, damage.relation)
     if damage.kind is DamageKind.FILE:
         kind, where = BlockerKind.MISSING_FILE, f"{damage.database}: {table}"
         actions = _file_actions(damage, table)
     elif damage.index is None:
         kind, where = BlockerKind.DAMAGED_PAGE, f"{damage.database}: {table}"
-        actions = _page_actions(damage, table)
+        actions = _page_actions(damage, table, amcheck_schema)
     else:
         index = identifier(damage.schema, damage.index)
         kind, where = BlockerKind.DAMAGED_INDEX, f"{damage.database}: index {index} of {table}"
@@ -231,12 +234,15 @@ def _file_actions(damage: Damage, table: str) -> tuple[Action, ...]:
     )
 
 
-def _page_actions(damage: Damage, table: str) -> tuple[Action, ...]:
+def _page_actions(damage: Damage, table: str, amcheck_schema: str | None) -> tuple[Action, ...]:
+    verify = "verify_heapam"
+    if amcheck_schema is not None:
+        verify = identifier(amcheck_schema, verify)
     vacuum = f"VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) {table};"
     return (
         Action(
             form=ActionForm.SQL,
-            text=f"SELECT * FROM verify_heapam({literal(table)});",
+            text=f"SELECT * FROM {verify}({literal(table)});",
             database=damage.database,
             consequence="shows what is wrong (extension amcheck); a page may then be restored from a "
             "backup, or its rows frozen with heap_force_freeze (extension pg_surgery)",

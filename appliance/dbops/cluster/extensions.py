@@ -49,6 +49,8 @@ async def _add(target: Target, database: str) -> None:
     connection = await target.connect(database)
     try:
         for row in await connection.fetch(_MISSING, list(EXTENSIONS)):
-            await connection.execute(f'CREATE EXTENSION IF NOT EXISTS "{row["name"]}"')
+            await connection.execute(
+                f'CREATE EXTENSION IF NOT EXISTS "{row["name"]}" SCHEMA public'
+            )
     finally:
         await connection.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
+from appliance.dbops.limits import ID_SPACE
 from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
 from appliance.dbops.snapshot.snapshot import Database, Snapshot
@@ -36,6 +38,25 @@ def refresh_step(
         mxid_age=database.mxid_age,
         xid_age_max=limits.xid[stage - 1],
         mxid_age_max=limits.mxid[stage - 1],
+    )
+
+
+def recount_step(snapshot: Snapshot) -> Step:
+    """Have the server count anew from `pg_database` where it refuses IDs: its own count is in memory, and
+    is left as it was when a VACUUM ends between writing down an age and telling it.
+    """
+    database = next((one for one in snapshot.databases if one.current), snapshot.databases[0])
+    limits = AgeLimits(
+        xid=(ID_SPACE, ID_SPACE),
+        mxid=(ID_SPACE, ID_SPACE),
+        members_short=False,
+        members_over_half=False,
+    )
+    plain = refresh_step(snapshot, database, limits, 1, stale=True)
+    return replace(
+        plain,
+        key="recount",
+        reason="every database is young, and the server refuses IDs all the same: it is to count anew",
     )
 
 

@@ -41,5 +41,7 @@ class History:
     bad_indexes: frozenset[RelationKey] = frozenset()
     """Relations in whose indexes a repair met damage."""
     pins: frozenset[Pin] = frozenset()
+    refused: bool = False
+    """Whether the server refuses IDs although every database is young: it goes by an older count."""
     rate_bytes_per_s: float | None = None
     """Measured; None before anything large was frozen."""

@@ -22,6 +22,7 @@ from appliance.dbops.plan.blockers import (
 from appliance.dbops.plan.databases import (
     autovacuum_step,
     probe_step,
+    recount_step,
     refresh_step,
     unread_step,
 )
@@ -90,6 +91,8 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
         *_endings(snapshot, limits, {database.name for database, _, _ in vacuums}, holds),
         *repair_steps(snapshot, policy, past, rate, [(d, r) for d, r, _ in vacuums]),
     ]
+    if past.refused:
+        steps.append(recount_step(snapshot))
     left = [s for s in steps if s.stage <= policy.last_stage and s.key not in past.settled]
     if any(step.stage == 1 for step in left):
         left.append(probe_step())

@@ -36,7 +36,7 @@ def damage_steps(
                 yield _missing_file_step(plain)
                 continue
             if place in past.bad_rows:
-                yield _bad_rows_step(plain, relation)
+                yield _bad_rows_step(plain, database, relation)
             if place in past.damaged:
                 yield _zero_step(plain)
 
@@ -70,13 +70,26 @@ def _zero_step(plain: Step) -> Step:
     )
 
 
-def _bad_rows_step(plain: Step, relation: Relation) -> Step:
+def _bad_rows_step(plain: Step, database: Database, relation: Relation) -> Step:
     """Rows with an ID older than the table itself: VACUUM refuses them, amcheck finds them, and
     heap_force_freeze (pg_surgery) makes them visible for good; in the stop all of that works."""
+    missing = [one for one in ("amcheck", "pg_surgery") if one not in database.extensions]
+    if missing:
+        return replace(
+            plain,
+            key=f"rows:{plain.database}:{relation.oid}",
+            kind=StepKind.ASK,
+            reason="a row in it is older than the table can be, and VACUUM refuses it; what could freeze "
+            f"it is not there: CREATE EXTENSION {', '.join(missing)}, once there are transaction IDs",
+            statements=(),
+        )
+    # By their schemas: an owner's function of the same name is not called as a superuser.
+    freeze_rows = identifier(database.extensions["pg_surgery"], "heap_force_freeze")
+    verify_rows = identifier(database.extensions["amcheck"], "verify_heapam")
     name = literal(identifier(relation.schema, relation.name))
     freeze = (
-        f"SELECT heap_force_freeze({name}::regclass, "
-        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) FROM verify_heapam({name}) "
+        f"SELECT {freeze_rows}({name}::regclass, "
+        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) FROM {verify_rows}({name}) "
         "WHERE msg LIKE 'xmin % precedes relation freeze threshold %'"
     )
     return replace(

@@ -19,7 +19,9 @@ from typing import Protocol
 from appliance.database_failure import DatabaseFailure
 from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
-from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.faults import STOPS, Fault, fault_of
+from appliance.dbops.limits import Stage
+from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.plan.plan import Plan, make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Step, StepKind
@@ -133,6 +135,7 @@ class Run:
         self._stopped: str | None = None
         self._surprises = 0
         self._again = False
+        self._wrote = False
 
     async def go(self) -> Outcome:
         """Plan and act until nothing is left that this run may do.
@@ -177,6 +180,9 @@ class Run:
                     held.close()
                     in_maintenance = False
                     self._report.said("maintenance mode is off: the server writes again")
+                if stage is None and self._stopped is None and await self._is_refused(snapshot):
+                    self._memory.refused()
+                    continue
                 if stage is None or self._stopped is not None:
                     return snapshot
                 self._report.planned(plan)
@@ -189,6 +195,14 @@ class Run:
                 await self._stage(plan, plan.stage(stage), snapshot)
         self._stopped = f"it came to no end within {ROUNDS_MAX} plans"
         return snapshot
+
+    async def _is_refused(self, snapshot: Snapshot) -> bool:
+        """Whether the server gives out no ID although by its tables it could; asked once, at the end."""
+        if self._wrote or snapshot.stage is Stage.STOPPED:
+            return False
+        self._wrote = True
+        result = await self._takers[0].take(probe_step(), None, snapshot)
+        return result.fault in STOPS
 
     async def _stage(self, plan: Plan, steps: Sequence[Step], snapshot: Snapshot) -> None:
         self._met.clear()

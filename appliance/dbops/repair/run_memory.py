@@ -32,6 +32,7 @@ class RunMemory:
         self._settled: set[str] = set()
         self._damaged: dict[DamageKind, set[RelationKey]] = {kind: set() for kind in DamageKind}
         self._pins: set[Pin] = set()
+        self._is_refused = False
         self.ended: list[tuple[Step, Result]] = []
 
     def announce(self, step: Step, choice: Choice | None) -> None:
@@ -48,8 +49,14 @@ class RunMemory:
         """A VACUUM waited in vain for a page that one of these may have in use."""
         self._pins.update(pins)
 
+    def refused(self) -> None:
+        """A write was refused while every database is young; until the next one is tried."""
+        self._is_refused = True
+
     def remember(self, step: Step, result: Result) -> None:
         """A step has ended, or was not taken."""
+        if step.kind is StepKind.PROBE:
+            self._is_refused = False
         self.ended.append((step, result))
         self._journal.write(
             "ended",
@@ -91,6 +98,7 @@ class RunMemory:
             bad_rows=frozenset(self._damaged[DamageKind.ROW]),
             bad_indexes=past.bad_indexes | self._damaged[DamageKind.INDEX],
             pins=frozenset(self._pins),
+            refused=self._is_refused,
         )
 
     @property

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from appliance.dbops.amcheck import Amcheck
 from appliance.dbops.faults import fault_of
 from appliance.dbops.limits import MEMBERS_MAX
 from appliance.dbops.plan.databases import TAKE_MULTIXACT, TAKE_XID
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.vacuum import age_limits
-from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import QUERIES
 from appliance.dbops.snapshot.snapshot import Snapshot
-from appliance.dbops.target import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,41 +91,34 @@ async def check_structures(
         if not database.connectable:
             continue
         connection = await sessions.get(database.name)
-        schema = await connection.fetchval(QUERIES["amcheck_schema"])
+        amcheck = await Amcheck.of(connection)
         name = f"structures in {database.name}"
-        if schema is None:
+        if amcheck is None:
             yield Check(name=name, ok=None, words="the extension amcheck is not installed there")
             continue
         tables = await connection.fetch(QUERIES["tables_to_check"], bytes_max)
         faults = []
         for table in tables:
-            faults += await _table_faults(connection, schema, table)
-        indexes = await connection.fetch(
-            QUERIES["indexes_to_check"], [table["oid"] for table in tables]
-        )
+            faults += await _table_faults(amcheck, table)
+        indexes = await amcheck.b_trees([table["oid"] for table in tables])
         for index in indexes:
-            faults += await _index_faults(connection, schema, index)
+            faults += await _index_faults(amcheck, index)
         counted = f"{len(tables)} tables and {len(indexes)} b-trees looked at"
         yield Check(name=name, ok=not faults, words="; ".join([counted, *faults[:5]]))
 
 
-async def _table_faults(connection: Connection, schema: str, table: asyncpg.Record) -> list[str]:
+async def _table_faults(amcheck: Amcheck, table: asyncpg.Record) -> list[str]:
     place = f"{table['schema']}.{table['name']}"
-    function = identifier(schema, "verify_heapam")
     try:
-        rows = await connection.fetch(
-            f"SELECT blkno, msg FROM {function}($1::oid::regclass, on_error_stop => true)",
-            table["oid"],
-        )
+        bad = await amcheck.first_bad_row(table["oid"])
     except asyncpg.PostgresError as error:
         return [f"{place}: {error}"]
-    return [f"{place}, page {row['blkno']}: {row['msg']}" for row in rows]
+    return [] if bad is None else [f"{place}, page {bad.block}: {bad.message}"]
 
 
-async def _index_faults(connection: Connection, schema: str, index: asyncpg.Record) -> list[str]:
-    function = identifier(schema, "bt_index_check")
+async def _index_faults(amcheck: Amcheck, index: asyncpg.Record) -> list[str]:
     try:
-        await connection.fetchval(f"SELECT {function}($1::oid::regclass)", index["oid"])
+        await amcheck.check_b_tree(index["oid"])
     except asyncpg.PostgresError as error:
         return [f"{index['schema']}.{index['name']}: {error}"]
     return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from appliance.database_failure import DatabaseFailure
@@ -175,9 +176,15 @@ async def _look_inside(
             block_size=cluster.block_size,
         )
         temp_namespaces = await _temp_namespaces(session, database, relations, cluster)
+        extensions = await session.rows("extensions", "extensions for repairs")
     finally:
         await _close(connection)
-    return replace(database, relations=relations, temp_namespaces=temp_namespaces)
+    return replace(
+        database,
+        relations=relations,
+        temp_namespaces=temp_namespaces,
+        extensions=MappingProxyType({row["name"]: row["schema"] for row in extensions}),
+    )
 
 
 async def _sizes(session: _Session, segment_bytes: int) -> Mapping[int, int]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 
 from appliance.dbops.limits import (
     MEMBERS_MAX,
@@ -117,6 +118,8 @@ class Database:
     mxid_age: int
     relations: tuple[Relation, ...] | None
     temp_namespaces: tuple[TempNamespace, ...] | None
+    extensions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The schemas of `amcheck` and `pg_surgery`, where it has them."""
 
     @property
     def xids_left(self) -> int:

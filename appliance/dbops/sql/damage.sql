@@ -28,26 +28,3 @@ SELECT t.oid::bigint AS oid,
   JOIN pg_class AS t ON t.oid = x.indrelid
   JOIN pg_namespace AS n ON n.oid = t.relnamespace
  WHERE c.relname = $1;
-
--- name: amcheck_path
--- Makes the functions of the extension amcheck known by their names; no row: it is not installed here.
-SELECT set_config('search_path', 'pg_catalog, ' || quote_ident(n.nspname), false)
-  FROM pg_extension AS e
-  JOIN pg_namespace AS n ON n.oid = e.extnamespace
- WHERE e.extname = 'amcheck';
-
--- name: check_heap
-SELECT blkno, msg
-  FROM verify_heapam($1::oid::regclass, on_error_stop => true)
- LIMIT 1;
-
--- name: btree_indexes
-SELECT c.oid::bigint AS oid, c.relname::text AS name
-  FROM pg_index AS x
-  JOIN pg_class AS c ON c.oid = x.indexrelid
-  JOIN pg_am AS a ON a.oid = c.relam
- WHERE x.indrelid = $1::oid AND x.indisvalid AND x.indisready AND a.amname = 'btree'
- ORDER BY c.oid;
-
--- name: check_index
-SELECT bt_index_check($1::oid::regclass);

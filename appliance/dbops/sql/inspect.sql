@@ -182,6 +182,12 @@ SELECT c.oid::bigint AS oid,
   JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'::xid;
 
+-- name: extensions
+SELECT e.extname::text AS name, n.nspname::text AS schema
+  FROM pg_extension AS e
+  JOIN pg_namespace AS n ON n.oid = e.extnamespace
+ WHERE e.extname IN ('amcheck', 'pg_surgery');
+
 -- name: first_file_bytes
 -- From the files, which needs no lock on a relation: pg_relation_size would wait behind an ACCESS EXCLUSIVE.
 SELECT c.oid::bigint AS oid, (pg_stat_file(pg_relation_filepath(c.oid), true)).size AS bytes

@@ -46,6 +46,12 @@ def list_page(experiments: tuple[Listed, ...]) -> str:
     )
 
 
+def _urgency(item: Finding) -> int:
+    """Where it stands among guardrails: what somebody should look at comes first."""
+    order = (Guard.BREACHED, Guard.HARMED, Guard.OPEN, None, Guard.SAFE)
+    return order.index(item.guard)
+
+
 def _stands(item: Finding) -> str:
     """A guardrail in a few words; with its figures where somebody should look."""
     if item.guard is None:
@@ -102,7 +108,8 @@ def _result(result: ArmResult, analysis: Analysis, paused: set[str]) -> list[Mar
             _stands(item),
             class_=guard_tone(item.guard) or None,
         )
-        for item in result.findings
-        if item.metric.guardrail is not None
+        for item in sorted(
+            (one for one in result.findings if one.metric.guardrail is not None), key=_urgency
+        )
     ]
     return [line, tag("ul", *guards, class_="guards") if guards else tag("p", "No guardrails.")]

@@ -29,13 +29,11 @@ class Answer:
 def did_it_help(result: ArmResult, analysis: Analysis) -> Answer:
     """The verdict and the metrics that decide."""
     deciding = [finding for finding in result.findings if finding.decides]
-    told = _some(
-        [
-            f"{one.metric.title}: {moved(one)}; {guard_limit(one)} is allowed."
-            for one in result.breached
-        ]
-    )
-    told += [sentence(finding) for finding in deciding if finding not in result.breached]
+    told = [sentence(finding) for finding in deciding if finding not in result.breached]
+    told = [*map(_breach, result.breached[:TOLD_MAX]), *told]
+    left = len(result.breached) - TOLD_MAX
+    if left > 0:
+        told.append(f"{left} more guardrails breached.")
     if not deciding:
         told.append("No metric that decides was measured.")
     match result.verdict:
@@ -166,6 +164,10 @@ def _ends(finding: Finding, between: str = " to ") -> str:
     assert effect is not None
     unit = finding.metric.unit
     return f"{signed_amount(effect.low, unit)}{between}{signed_amount(effect.high, unit)}"
+
+
+def _breach(finding: Finding) -> str:
+    return f"{finding.metric.title}: {moved(finding)}; {guard_limit(finding)} is allowed."
 
 
 def _some(sentences: list[str]) -> list[str]:

@@ -162,7 +162,8 @@ WITH conversation AS (
         title = CASE WHEN c.title = '' THEN coalesce($5::text, '') ELSE c.title END,
         exposed_at = CASE WHEN $25::boolean THEN coalesce(c.exposed_at, reply.created_at)
                           ELSE c.exposed_at END,
-        updated_at = greatest(coalesce($23::timestamptz, now()), c.updated_at)
+        updated_at = greatest(coalesce($23::timestamptz, now()), c.updated_at),
+        written = c.written + 1
     FROM reply
     WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
     RETURNING reply.created_at

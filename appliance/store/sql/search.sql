@@ -1,19 +1,16 @@
 -- name: unsearched
--- $1 tenant, $2 messages at most, $3 characters of each that are searched: messages that no search finds
--- yet, of the conversations changed since the last time, longest unchanged first; and the time now.
--- Times within a minute are looked at again: a turn is seen only when it is committed.
-SELECT m.conversation_id, m.message_id, m.text, c.updated_at, now() AS looked_at
+-- $1 tenant, $2 rows at most, $3 characters of each message that are searched: messages that no search finds
+-- yet, by conversation, each with how often that was written to; a conversation that has none is a row too.
+SELECT c.conversation_id, c.written, m.message_id, m.text
 FROM (
-    SELECT conversation_id, updated_at
+    SELECT conversation_id, written
     FROM appliance.conversations
-    WHERE tenant = $1::text
-      AND updated_at >= coalesce(
-          (SELECT through - interval '1 minute' FROM appliance.search_progress WHERE tenant = $1::text),
-          '-infinity')
-    ORDER BY updated_at, conversation_id
+    WHERE tenant = $1::text AND written <> searched
+    ORDER BY conversation_id
+    LIMIT $2::integer
 ) AS c
-CROSS JOIN LATERAL (
-    SELECT m.conversation_id, m.message_id, left(m.text, $3::integer) AS text
+LEFT JOIN LATERAL (
+    SELECT m.message_id, left(m.text, $3::integer) AS text
     FROM appliance.messages AS m
     WHERE m.tenant = $1::text AND m.conversation_id = c.conversation_id
       AND NOT EXISTS (
@@ -21,13 +18,15 @@ CROSS JOIN LATERAL (
           WHERE s.tenant = $1::text AND s.conversation_id = m.conversation_id
             AND s.message_id = m.message_id)
     OFFSET 0
-) AS m
-ORDER BY c.updated_at, c.conversation_id
+) AS m ON true
+ORDER BY c.conversation_id
 LIMIT $2::integer;
 
 -- name: add_searched
--- $1 tenant, $2 conversations, $3 messages, $4 terms of each as an array's text, $5 how far this goes.
--- A message that is being deleted is waited for, and then not there.
+-- $1 tenant, $2 conversations, $3 messages, $4 terms of each as an array's text; $5 the conversations of which
+-- these are all, $6 how often each was written to when they were read: what was written since is looked at
+-- the next time. A message that is being deleted is waited for, and then not there; a conversation that is
+-- being written to is not waited for.
 WITH alive AS (
     SELECT m.conversation_id, m.message_id, given.terms
     FROM unnest($2::uuid[], $3::uuid[], $4::text[]) AS given (conversation_id, message_id, terms)
@@ -42,17 +41,21 @@ WITH alive AS (
     INSERT INTO appliance.search_messages (tenant, conversation_id, message_id, terms)
     SELECT $1::text, conversation_id, message_id, terms::integer[] FROM alive
     ON CONFLICT DO NOTHING
+), whole AS (
+    SELECT c.conversation_id, given.written
+    FROM unnest($5::uuid[], $6::bigint[]) AS given (conversation_id, written)
+    CROSS JOIN LATERAL (
+        SELECT conversation_id
+        FROM appliance.conversations
+        WHERE tenant = $1::text AND conversation_id = given.conversation_id
+          AND searched < given.written
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS c
 )
-INSERT INTO appliance.search_progress AS p (tenant, through)
-VALUES ($1::text, $5::timestamptz)
-ON CONFLICT (tenant) DO UPDATE SET through = greatest(p.through, excluded.through);
-
--- name: look_again
--- $1 tenants, $2 times: conversations were written that were last changed then, before what was looked at.
-UPDATE appliance.search_progress AS p
-SET through = least(p.through, given.since)
-FROM unnest($1::text[], $2::timestamptz[]) AS given (tenant, since)
-WHERE p.tenant = given.tenant AND p.through > given.since;
+UPDATE appliance.conversations AS c
+SET searched = whole.written
+FROM whole
+WHERE c.tenant = $1::text AND c.conversation_id = whole.conversation_id;
 
 -- name: search
 -- $1 tenant, $2 terms of the text, $3 the text, $4 conversations at most, $5 and $6 the place before which
@@ -69,7 +72,7 @@ SELECT c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor
 FROM appliance.conversations AS c
 LEFT JOIN LATERAL (
     SELECT m.message_id, m.role,
-           substr(m.text, greatest(1, strpos(lower(left(m.text, $7::integer)), lower($3::text)) - 60), 200)
+           substr(m.text, greatest(1, strpos(translate(lower(left(m.text, $7::integer)), 'ς', 'σ'), translate(lower($3::text), 'ς', 'σ')) - 60), 200)
                AS excerpt
     FROM appliance.search_messages AS s
     CROSS JOIN LATERAL (
@@ -80,12 +83,12 @@ LEFT JOIN LATERAL (
     ) AS m
     WHERE c.conversation_id IN (SELECT conversation_id FROM candidate)
       AND s.tenant = $1::text AND s.conversation_id = c.conversation_id AND s.terms @> $2::integer[]
-      AND strpos(lower(left(m.text, $7::integer)), lower($3::text)) > 0
+      AND strpos(translate(lower(left(m.text, $7::integer)), 'ς', 'σ'), translate(lower($3::text), 'ς', 'σ')) > 0
     ORDER BY m.created_at DESC, m.depth DESC
     LIMIT 1
 ) AS hit ON true
 WHERE c.tenant = $1::text
   AND ($5::timestamptz IS NULL OR (c.updated_at, c.conversation_id) < ($5::timestamptz, $6::uuid))
-  AND (hit.message_id IS NOT NULL OR strpos(lower(c.title), lower($3::text)) > 0)
+  AND (hit.message_id IS NOT NULL OR strpos(translate(lower(c.title), 'ς', 'σ'), translate(lower($3::text), 'ς', 'σ')) > 0)
 ORDER BY c.updated_at DESC, c.conversation_id DESC
 LIMIT $4::integer;

@@ -179,7 +179,7 @@ async def test_a_turn_of_a_known_chat_asks_the_database_twice_and_for_nothing_of
         chats.kept.ledger._pool = chats.kept.ledger._writer._pool = lent  # type: ignore[assignment]
         for number in range(3):
             await chats.say(conversation, f"warm {number}")
-            assert lent.taken() == ["get_conversation", "BEGIN;", "append_turn", "COMMIT;"]
+            assert lent.taken() == ["get_conversation", "BEGIN", "append_turn", "COMMIT"]
     assert engine.generated[-1].after is not None
 
 

@@ -308,12 +308,25 @@ def test_in_the_stop_repairs_follow_a_first_stage_or_wait() -> None:
 
 def test_a_row_that_vacuum_refuses_is_frozen_by_force_only_by_name() -> None:
     past = History(bad_rows=frozenset({RelationKey(database="app", oid=20_000)}))
-    plan = make_plan(snapshot(database("app", relation(20_000, OLD))), POLICY, past)
+    extensions = {"amcheck": "tools", "pg_surgery": "public"}
+    app = database("app", relation(20_000, OLD), extensions=extensions)
+    plan = make_plan(snapshot(app), POLICY, past)
     step = the(plan, StepKind.FREEZE_ROWS)
     assert consents(step) == [Consent.FREEZE_BAD_ROWS]
-    assert 'verify_heapam(\'"public"."t20000"\')' in step.choices[0].statements[0]
+    statement = step.choices[0].statements[0]
+    assert '"tools"."verify_heapam"(\'"public"."t20000"\')' in statement
+    assert '"public"."heap_force_freeze"(' in statement
     assert step.choices[0].statements[1].startswith("VACUUM")
     assert of_kind(plan, StepKind.VACUUM) == []
+
+
+def test_without_the_extensions_for_it_such_a_row_is_for_a_person() -> None:
+    past = History(bad_rows=frozenset({RelationKey(database="app", oid=20_000)}))
+    app = database("app", relation(20_000, OLD), extensions={"amcheck": "public"})
+    assert (
+        "CREATE EXTENSION pg_surgery"
+        in the(make_plan(snapshot(app), POLICY, past), StepKind.ASK).reason
+    )
 
 
 def test_a_standby_that_is_ended_is_known_by_name_to_be_kept_out() -> None:

@@ -191,6 +191,14 @@ def test_a_planned_look_is_narrower_and_nothing_is_said_before_it() -> None:
     assert ended[1].high - ended[1].low < 0.75 * (ended[0].high - ended[0].low)
 
 
+def test_guardrails_are_judged_for_every_look_whatever_the_plan() -> None:
+    plan = replace(PLAN, looks=Looks.PLANNED)
+    for ttft in np.linspace(0.05, 0.2, 7):
+        found = measured(ttft=float(ttft), hours=PLAN.hours, users=1_500)
+        guards = [finding(analyse(found, one), "ttft_p50").guard for one in (PLAN, plan)]
+        assert guards[0] is guards[1]
+
+
 def test_a_metric_without_a_direction_is_changed_and_neither_better_nor_worse() -> None:
     found = measured(ttft=0.3)
     shown = replace(TTFT, direction=Direction.NONE, guardrail=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from appliance.experiment.stats.planner import Planner
 from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import sample_ratio
 from appliance.experiment.stats.sequential import bound
-from appliance.experiment.stats.switchback import period_values, switchback
+from appliance.experiment.stats.switchback import neighbours, period_values, switchback
 
 effects = st.floats(-5, 5)
 
@@ -95,6 +97,9 @@ def test_the_planner_turns_round() -> None:
     assert plan.minimum_effect(users) == pytest.approx(0.05)
     assert plan.power_at(0.05, users) == pytest.approx(0.9)
     assert plan.days_needed(0.05, users / 9.5) == 10
+    uneven = replace(plan, shares=(0.9, 0.1)), replace(plan, shares=(0.5, 0.5))
+    ratio = uneven[0].users_needed(0.05) / uneven[1].users_needed(0.05)
+    assert ratio == pytest.approx((1 / 0.9 + 1 / 0.1) / 4)
     # Two arms of one user each way, 5 % and 80 %: the textbook's 15.7 variances over the effect squared.
     textbook = Planner(relative_variance=1.0, looks=Looks.PLANNED).users_needed(np.expm1(0.1)) / 2
     assert textbook == pytest.approx(2 * 7.849 / 0.01, rel=1e-3)
@@ -149,3 +154,10 @@ def test_values_of_periods_are_quantiles_of_what_was_counted_in_them() -> None:
     periods, values = period_values(period, value, count, 0.5)
     assert periods.tolist() == [1, 4]
     assert values.tolist() == [2.0, 8.0]
+
+
+def test_neighbours_of_different_arms_are_blocks() -> None:
+    treated = np.array([0, 1, 1, 0, 0, 0, 1, 1], dtype=np.bool_)
+    assert neighbours(treated).tolist() == [0, 0, 1, 1, -1, 2, 2, -1]
+    assert neighbours(treated[:1]).tolist() == [-1]
+    assert neighbours(treated[:0]).tolist() == []

@@ -1,0 +1,58 @@
+"""A run that is killed in any destructive step goes on, and loses no row (the others: `test_run.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from appliance.dbops.drill.probe import probe
+from appliance.dbops.drill.registry import situation
+from appliance.dbops.drill.tally import differences, tally
+from appliance.dbops.drill.throwaway import silent
+from tests.drill_fixtures import BOTH, NewDrill
+from tests.postgres.killed_run import run_command
+
+KILLED_IN = {
+    "several": ("lock:", "session:", "prepared:", "slot:", "probe", "reindex:"),
+    "standby": ("standby:",),
+    "damaged-page": ("zero:",),
+    "unfrozen-row": ("rows:",),
+    "orphan": ("temp:",),
+}
+"""By the situation that has such steps: the beginnings of their keys, in the order in which they come."""
+
+
+@pytest.mark.skipif("APPLIANCE_TESTS_NIGHTLY" not in os.environ, reason="takes minutes: nightly")
+@pytest.mark.parametrize("version", BOTH)
+@pytest.mark.parametrize("name", KILLED_IN)
+async def test_a_run_killed_in_a_destructive_step_goes_on_and_loses_no_row(
+    name: str, version: str, new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(version)
+    what = situation(name)
+    await drill.drive(what, silent)
+    assert drill.tally is not None
+    options = [word for consent in sorted(what.consents) for word in ("--yes", consent.value)]
+    options += ["--lock-timeout-ms", "500"]
+    if what.single_user:
+        # The command stops the server and starts it, so it has to be the one that runs it.
+        options.append("--single-user")
+        await drill.end_actors()
+        await drill.cluster.stop()
+    directory = drill.cluster.directory
+    for key in KILLED_IN[name]:
+        killed = await asyncio.to_thread(run_command, directory, tmp_path, *options, killed_in=key)
+        assert killed.returncode == -signal.SIGKILL, f"no step {key} began: {killed.stderr}"
+    last = await asyncio.to_thread(run_command, directory, tmp_path, *options, killed_in=None)
+    assert last.returncode == 0, last.stdout + last.stderr
+    assert json.loads(last.stdout)["complete"]
+    if what.single_user:
+        await drill.cluster.start()
+    assert (await probe(drill.cluster.url)).back
+    changed = differences(drill.tally, await tally(drill.cluster.url))
+    assert [line for line in changed if line.partition(":")[0] not in what.changes] == []
