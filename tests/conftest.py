@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 LONGEST_FIRST = (
     "tests/e2e/test_stopped_database.py",
+    "tests/e2e/test_database_away.py",
     "tests/box/test_operation_cases.py",
     "tests/box/test_upgrade.py",
     "tests/box/test_booted_box.py",

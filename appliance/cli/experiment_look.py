@@ -75,7 +75,7 @@ def _looks(
     from appliance.store.pool import connect
 
     metrics = load_metrics(options.metrics)
-    url, config = _database(options)
+    url, config = database_of(options)
 
     async def taken() -> tuple[Look, ...]:
         pool = await connect(url, config)
@@ -148,7 +148,7 @@ def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Sub
     )
 
 
-def _database(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
+def database_of(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
     """The address of the appliance's database, and settings for long questions."""
     import msgspec
 

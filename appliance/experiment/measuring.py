@@ -26,6 +26,9 @@ QUERIES = read_queries("appliance.experiment", "measuring")
 TIMEOUT_S = 600.0
 """How long all queries of a report may take together."""
 
+REPLIES = "replies"
+"""The file of queries that counts the tokens of the first minutes, too."""
+
 _STEP = 0.01
 """Of the logarithm: observations are rounded to it."""
 
@@ -44,7 +47,6 @@ async def measure(pool: Pool, experiment: Experiment, metrics: Metrics) -> Measu
             name: await read_columns(connection, f"{name}.sql", sql, experiment.name)
             for name, sql in metrics.sql.items()
         }
-        cold = await read_columns(connection, "warm_up", QUERIES["warm_up"], experiment.name)
     count = len(users.arm)
     ended = experiment.stopped_at or datetime.now(UTC)
     return Measured(
@@ -53,7 +55,7 @@ async def measure(pool: Pool, experiment: Experiment, metrics: Metrics) -> Measu
         observations=tuple(_observations(one, files) for one in _of(metrics, Shape.QUANTILE)),
         hours=(ended - experiment.started_at).total_seconds() / 3600,
         warm_up_minutes=experiment.options.warm_up_minutes,
-        warm_up_hit_ratio=_by_arm(cold, len(users.arms)),
+        warm_up_hit_ratio=_cold(users, files[REPLIES]),
     )
 
 
@@ -151,9 +153,9 @@ def _observations(metric: Metric, files: dict[str, Columns]) -> Observations:
     )
 
 
-def _by_arm(cold: Columns, arms: int) -> tuple[float | None, ...]:
-    ratios: list[float | None] = [None] * arms
-    for arm, hit, prompt in zip(cold["arm"], cold["hit"], cold["prompt"], strict=True):
-        if prompt:
-            ratios[int(arm)] = float(hit / prompt)
-    return tuple(ratios)
+def _cold(users: Users, replies: Columns) -> tuple[float | None, ...]:
+    """What was found in the cache by arm in the minutes that metrics of the cache leave out."""
+    arms, arm = len(users.arms), users.arm[replies["person"].astype(np.int64)]
+    hit = np.bincount(arm, weights=replies["cold_hit_tokens"], minlength=arms)
+    prompt = np.bincount(arm, weights=replies["cold_prompt_tokens"], minlength=arms)
+    return tuple(float(hit[at] / prompt[at]) if prompt[at] else None for at in range(arms))

@@ -25,7 +25,8 @@ from tests.postgres.turns import TENANT, new_conversation, talk, turn
 from tests.postgres_fixtures import TEMPLATE, execute, quiet, start_new
 
 ACTIVITY = (
-    "SELECT count(*) AS connections, count(*) FILTER (WHERE state = 'idle in transaction') AS idle, "
+    "SELECT count(*) AS connections, "
+    "count(*) FILTER (WHERE state = 'idle in transaction' AND now() - state_change > '0.2 s') AS idle, "
     "coalesce(max(now() - xact_start), interval '0') AS age "
     "FROM pg_stat_activity WHERE application_name = $1::text AND datname = current_database()"
 )

@@ -348,7 +348,7 @@ async def test_a_held_conversation_waits_alone_while_the_others_are_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("appliance.store.pool.LOCK_TIMEOUT_MS", 300)
-    monkeypatch.setattr("appliance.store.replay.HELD_S", 0.1)
+    monkeypatch.setattr("appliance.store.replay.HELD_S", 0.0)
     tried: list[list[Key]] = []
 
     async def write(pool: Pool, entries: Sequence[Entry], tally: Tally) -> list[Outcome]:

@@ -246,9 +246,7 @@ def by_hand(
             sums[name][person] += 1
     for number in (1, 7):
         for person in people:
-            if NOW - exposed[person] >= timedelta(days=number + 1) and any(
-                one.conversation.person == person for one in said
-            ):
+            if NOW - exposed[person] >= timedelta(days=number + 1):
                 sums[f"seen_day_{number}"][person] = 1
     return people, own, sums, crossed
 
@@ -294,6 +292,18 @@ async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, seed: int) -
             assert column(measured, f"{reference}_before").tolist() == expected, reference
             looked_at += 1
     assert looked_at > 8
+    for place, arm in enumerate(names):
+        early = [
+            one
+            for one in said
+            if one.prompt is not None
+            and arms.get(one.conversation.person) == arm
+            and one.conversation.arm is not None
+            and one.version == VERSIONS[arm]
+            and one.at < STARTED + timedelta(minutes=WARM_UP)
+        ]
+        hits = sum(one.hit or 0 for one in early) / max(1, sum(one.prompt or 0 for one in early))
+        assert (measured.warm_up_hit_ratio[place] or 0) == pytest.approx(hits)
     times = next(one for one in measured.observations if one.metric.name == "reply_time_p50")
     for place, arm in enumerate(names):
         values = sorted(

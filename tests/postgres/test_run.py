@@ -18,13 +18,16 @@ from appliance.dbops.drill.tally import differences, tally
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.faults import Fault, fault_of
 from appliance.dbops.limits import STOP_AGE
+from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.plan.plan import make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
-from appliance.dbops.repair import disk_floor
+from appliance.dbops.repair import disk_floor, run_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import changes, count_rows
 from appliance.dbops.repair.run import Surroundings
+from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_memory import RunMemory
 from appliance.dbops.repair.run_step import State, StepTaker
 from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.repair.verify import probe as take_ids
@@ -100,7 +103,9 @@ async def test_writes_come_back_with_every_row_and_a_second_run_finds_nothing_to
     assert again.ended_steps == []
 
 
-async def test_the_stop_of_multixacts_is_told_from_that_of_ids(new_drill: NewDrill) -> None:
+async def test_the_stop_of_multixacts_is_told_from_that_of_ids_and_a_try_of_a_write_meets_it(
+    new_drill: NewDrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drill = await new_drill(EMBEDDED)
     await drill.drive(situation("members"), silent)
     error = await refusal(
@@ -111,6 +116,32 @@ async def test_the_stop_of_multixacts_is_told_from_that_of_ids(new_drill: NewDri
         "SELECT id FROM messages WHERE id = 17999 FOR SHARE",
     )
     assert fault_of(error) is Fault.MULTIXACT_STOP
+    monkeypatch.setattr(run_step, "PROBE_PATIENCE_S", 0.1)
+    target = Target(directory=drill.cluster.directory)
+    taker = StepTaker(MaintenanceSessions(target, 1000), lambda key, pid: None, no_standby)
+    seen = await read_snapshot(target.connect)
+    refused = await taker.take(probe_step(), None, seen)
+    assert (refused.state, refused.fault) == (State.FAILED, Fault.MULTIXACT_STOP)
+    # A run that has nothing left to do is not complete while it is so.
+    journal = RunJournal(tmp_path, seen.system_id)
+    memory = RunMemory(journal)
+    assert memory.refusal is None
+    memory.remember(probe_step(), refused)
+    assert memory.refusal is not None
+    # Files that are in use are removed before IDs are given out again: a refusal is asked about.
+    monkeypatch.setattr(run_step, "PROBE_PATIENCE_S", 60.0)
+    asking = asyncio.create_task(taker.take(probe_step(), None, seen))
+    assert (await repair(drill.cluster.directory, tmp_path / "run", QUICK)).is_complete
+    given = await asking
+    assert given.state is State.DONE
+    memory.remember(probe_step(), given)
+    assert memory.refusal is None
+    journal.close()
+    await taker.close()
+
+
+async def no_standby(_: object) -> None:
+    """What a step asks to be ended before it looks for snapshots: nobody."""
 
 
 async def test_nothing_is_destroyed_unasked_and_with_consent_writes_come_back(
@@ -282,10 +313,7 @@ async def test_an_orphan_is_dropped_and_not_the_table_that_has_its_name_since(
     target = Target(directory=drill.cluster.directory)
     sessions = MaintenanceSessions(target, 1000)
 
-    async def clear_way(_: object) -> None:
-        """No standby is there."""
-
-    taker = StepTaker(sessions, lambda key, pid: None, clear_way)
+    taker = StepTaker(sessions, lambda key, pid: None, no_standby)
     await situation("orphan").plant(drill)
     (step,) = await orphans(target)
     schema = step.object.split(".")[1]

@@ -27,10 +27,3 @@ FROM (
     WHERE e.experiment = $1::text
     GROUP BY c.tenant, c.user_id, e.overrides
 ) AS users;
-
--- name: warm_up
--- What was found in the cache by arm in the minutes that the report leaves out.
-SELECT arm, coalesce(sum(prefix_hit_tokens), 0)::float8 AS hit, coalesce(sum(prompt_tokens), 0)::float8 AS prompt
-FROM appliance.experiment_messages($1::text)
-WHERE is_after AND is_here AND NOT is_warm AND prompt_tokens IS NOT NULL
-GROUP BY arm;

@@ -42,24 +42,12 @@ END
 $$;
 
 -- name: spend_multixacts
--- A row locked by a transaction and again by its subtransaction has a multixact of two members.
+-- Of the first rows as many as the setting drill.rows says: one that is locked by a transaction and again by
+-- its subtransaction has a multixact of two members.
 DO $$
 BEGIN
-    PERFORM id FROM messages WHERE id <= 18000 FOR KEY SHARE;
-    FOR n IN 1..18000 LOOP
-        BEGIN
-            PERFORM id FROM messages WHERE id = n FOR SHARE;
-        EXCEPTION WHEN division_by_zero THEN NULL;
-        END;
-    END LOOP;
-END
-$$;
-
--- name: first_multixacts
-DO $$
-BEGIN
-    PERFORM id FROM messages WHERE id <= 50 FOR KEY SHARE;
-    FOR n IN 1..50 LOOP
+    PERFORM id FROM messages WHERE id <= current_setting('drill.rows')::int FOR KEY SHARE;
+    FOR n IN 1..current_setting('drill.rows')::int LOOP
         BEGIN
             PERFORM id FROM messages WHERE id = n FOR SHARE;
         EXCEPTION WHEN division_by_zero THEN NULL;
