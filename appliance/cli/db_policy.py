@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from appliance.dbops.snapshot.snapshot import Snapshot
 
 
-def add_policy(parser: argparse.ArgumentParser) -> None:
-    """How far, and how fast. Numbers are checked by the policy itself."""
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """How far, and how patiently. Numbers are checked by the policy itself."""
     parser.add_argument(
         "--until-stage",
         type=int,
@@ -32,14 +33,21 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         help="transaction IDs that are to be left after stage 1 (default: 100000000)",
     )
     parser.add_argument(
-        "--workers", type=int, default=2, metavar="N", help="VACUUMs at once, 1 or 2 (default: 2)"
-    )
-    parser.add_argument(
         "--lock-timeout-ms",
         type=int,
         default=5000,
         metavar="MS",
-        help="how long a VACUUM waits for a table that is locked (default: 5000)",
+        help="how long a table that is locked, or a page of it that is in use, is waited for "
+        "(default: 5000)",
+    )
+    add_state(parser)
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """What `add_limits` adds, and how a run works."""
+    add_limits(parser)
+    parser.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="VACUUMs at once, 1 or 2 (default: 2)"
     )
     parser.add_argument(
         "--disk-floor-mib",
@@ -53,18 +61,24 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the server myself, and stop it for the one deed that takes single-user mode",
     )
-    add_state(parser)
 
 
-def policy_of(options: argparse.Namespace) -> Policy:
-    """The policy that `add_policy`'s options mean. Raises ConfigError."""
+def limits_of(options: argparse.Namespace) -> Policy:
+    """The policy that `add_limits`' options mean. Raises ConfigError."""
     from appliance.dbops.plan.policy import Policy
 
     return Policy(
         last_stage=options.until_stage,
         headroom=options.headroom,
-        workers=options.workers,
         lock_timeout_ms=options.lock_timeout_ms,
+    )
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """The policy that `add_policy`'s options mean. Raises ConfigError."""
+    return replace(
+        limits_of(options),
+        workers=options.workers,
         disk_floor_bytes=options.disk_floor_mib << 20,
         single_user=options.single_user,
         maintenance=state_folder(options) is not None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_target, target_of
-from appliance.cli.db_policy import add_policy, policy_of
+from appliance.cli.db_policy import add_limits, limits_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json, visible
 
@@ -27,7 +27,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "verify", help="whether ages, writes, structures and rows are right"
     )
     add_target(parser)
-    add_policy(parser)
+    add_limits(parser)
     parser.add_argument(
         "--no-probe", action="store_true", help="take no transaction ID and no multixact"
     )
@@ -68,7 +68,7 @@ async def _verify(options: argparse.Namespace) -> list[Check]:
     from appliance.dbops.repair.verify import check_ages, check_structures, probe
     from appliance.dbops.snapshot.inspect import read_snapshot
 
-    policy, target = policy_of(options), target_of(options)
+    policy, target = limits_of(options), target_of(options)
     snapshot = await read_snapshot(target.connect)
     sessions = MaintenanceSessions(target, policy.lock_timeout_ms)
     try:

@@ -27,6 +27,7 @@ from appliance.cli.experiment_report import (
     run_ship,
     run_stop,
 )
+from appliance.cli.experiment_switchback import add_switchback, run_switchback
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -37,6 +38,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Na
     "status": (add_status, run_status),
     "report": (add_report, run_report),
     "check": (add_check, run_check),
+    "switchback": (add_switchback, run_switchback),
     "pause": (add_pause, run_pause),
     "stop": (add_stop, run_stop),
     "ship": (add_ship, run_ship),

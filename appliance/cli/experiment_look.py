@@ -75,7 +75,7 @@ def _looks(
     from appliance.store.pool import connect
 
     metrics = load_metrics(options.metrics)
-    url, config = _database(options)
+    url, config = database_of(options)
 
     async def taken() -> tuple[Look, ...]:
         pool = await connect(url, config)
@@ -103,6 +103,7 @@ async def _look(
     from appliance.experiment.findings import Plan
     from appliance.experiment.measuring import measure
     from appliance.experiment.metric_files import Metrics
+    from appliance.experiment.stats.looks import Looks
 
     assert isinstance(metrics, Metrics)
     subject = _subject(experiment, events)
@@ -115,6 +116,7 @@ async def _look(
         deciding=settings.primary,
         hours=settings.days * HOURS_A_DAY,
         minimum_effect=settings.minimum_effect,
+        looks=Looks(settings.looks),
     )
     return Look(experiment=experiment, subject=subject, analysis=analyse(found, plan))
 
@@ -148,7 +150,7 @@ def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Sub
     )
 
 
-def _database(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
+def database_of(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
     """The address of the appliance's database, and settings for long questions."""
     import msgspec
 

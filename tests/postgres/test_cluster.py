@@ -20,7 +20,7 @@ import pytest
 from appliance.dbops.cluster import binaries as binaries_module
 from appliance.dbops.cluster.account import CLUSTER_UID, account_of_cluster
 from appliance.dbops.cluster.binaries import COPIED, Binaries, reachable_binaries
-from appliance.dbops.cluster.cluster import SOCKET_PATH_BYTES_MAX, Cluster
+from appliance.dbops.cluster.cluster import SOCKET_PATH_BYTES_MAX, Cluster, cluster_lock
 from appliance.dbops.settings import SETTINGS_FILE
 from appliance.errors import DatabaseError
 from tests.postgres import folders
@@ -137,6 +137,18 @@ async def test_a_new_cluster_is_private_checked_and_answers(
     assert stat.S_IMODE(parent.stat().st_mode) == 0o700
     assert parent.stat().st_uid == os.geteuid()
     assert names(parent) == {"postgres", "postgres.lock", "postgres.start.log"}
+
+
+async def test_a_server_that_ends_for_a_deed_of_ours_leaves_the_folder_ours(own: Cluster) -> None:
+    await own.start(quiet)
+    await own.end_server()
+    assert not (own.directory / "postmaster.pid").exists()
+    holder = cluster_lock(own.directory).holder()
+    assert holder is not None
+    assert holder.pid == os.getpid()
+    await own.start(quiet)
+    await own.stop()
+    assert cluster_lock(own.directory).holder() is None
 
 
 async def test_data_outlives_a_stop_and_a_start(own: Cluster) -> None:

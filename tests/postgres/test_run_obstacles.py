@@ -20,6 +20,7 @@ from appliance.dbops.faults import Fault
 from appliance.dbops.plan import blockers as plan_blockers
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
+from appliance.dbops.repair.autovacuum_call import overruled
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import count_rows
 from appliance.dbops.repair.run_lock import RunLock
@@ -223,6 +224,16 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     assert result.fault is Fault.MISSING_FILE
     assert result.damage is not None
     assert (result.damage.kind, result.damage.relation) == ("file", "lost")
+
+
+async def test_autovacuum_that_no_file_can_switch_on_is_not_waited_for(
+    sessions: MaintenanceSessions,
+) -> None:
+    # As `postgres -c autovacuum=off` would stand there, and here another switch of one session's own.
+    connection = await sessions.get("postgres")
+    assert await overruled(connection, {"jit": "off", "autovacuum_naptime": "1s"}) == ""
+    await connection.execute("SET jit = on")
+    assert "jit is on by its session" in await overruled(connection, {"jit": "off"})
 
 
 async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:

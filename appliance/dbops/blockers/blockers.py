@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 from appliance.dbops.blockers import laggards, obstacles
 from appliance.dbops.blockers.blocker import Blocker, BlockerKind
@@ -45,26 +44,12 @@ class Watch:
     idle_s_min: float = 300.0
     transaction_s_min: float = 3600.0
     prepared_s_min: float = 300.0
-    unused_slots: bool = True
-    """Whether a slot that nobody reads is told at any age."""
 
     def old(self, snapshot: Snapshot) -> AgeMin:
         """The ages from which on databases and relations are told."""
         if self.relation_age_min is None:
             return due_age(snapshot)
         return AgeMin(xid=self.relation_age_min, mxid=self.relation_age_min)
-
-    @classmethod
-    def by_age(cls, age_min: int) -> Watch:
-        """What is of this age or older, however long it has been there."""
-        return cls(
-            xid_age_min=age_min,
-            relation_age_min=age_min,
-            idle_s_min=inf,
-            transaction_s_min=inf,
-            prepared_s_min=inf,
-            unused_slots=False,
-        )
 
 
 def blockers(
@@ -107,7 +92,7 @@ def _is_told(holder: Blocker, watch: Watch) -> bool:
         case BlockerKind.PREPARED_TRANSACTION:
             return since_s >= watch.prepared_s_min
         case BlockerKind.LOGICAL_SLOT | BlockerKind.PHYSICAL_SLOT:
-            return watch.unused_slots and holder.pid is None
+            return holder.pid is None  # Nobody reads it: told at any age.
         case BlockerKind.LONG_TRANSACTION:
             return since_s >= watch.transaction_s_min and not holder.automatic
         case _:

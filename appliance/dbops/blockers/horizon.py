@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from appliance.dbops.blockers.blocker import Blocker
 from appliance.dbops.blockers.holders import holders
-from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
+from appliance.dbops.snapshot.snapshot import Database, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,6 @@ def horizons(snapshot: Snapshot) -> tuple[Horizon, ...]:
         )
         for database in snapshot.databases
     )
-
-
-def horizon_of(snapshot: Snapshot, database: Database, relation: Relation) -> Blocker | None:
-    """Who keeps a relation's rows from being frozen further."""
-    return _furthest(item for item in holders(snapshot) if item.reach.holds(database, relation))
 
 
 def _holds_data(holder: Blocker, database: Database) -> bool:

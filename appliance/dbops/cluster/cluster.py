@@ -135,11 +135,15 @@ class Cluster:
         self._process = process
         return process
 
-    async def stop(self) -> None:
-        """Stop the server, fast if it can, by force if it must, and give the folder up."""
+    async def end_server(self) -> None:
+        """Stop the server, fast if it can, by force if it must; the folder stays ours."""
         process, self._process = self._process, None
         if process is not None:
             await end_process(process)
+
+    async def stop(self) -> None:
+        """Stop the server, and give the folder up."""
+        await self.end_server()
         if self._link is not None:
             shutil.rmtree(self._link.parent, ignore_errors=True)
             self._link = None

@@ -26,6 +26,7 @@ OFFSETS_PER_SEGMENT = SLRU_SEGMENT_BYTES // 4
 MULTIXACTS_LEFT = 10_000
 MEMBERS_LEFT = 20_000
 ROUNDS_MAX = 8
+ROWS_EACH = 18_000
 SPEND_TIMEOUT_S = 120.0
 
 REFUSING = ("GetNewTransactionId", "GetNewMultiXactId")
@@ -63,6 +64,7 @@ async def spend(connection: Connection, counter: Counter) -> None:
     """Use up what is left, until the server refuses an ID. Raises DatabaseError when it never does."""
     await connection.execute("SET client_min_messages = error")
     await connection.execute("SET log_min_messages = fatal")  # a warning for each ID otherwise
+    await connection.execute(f"SET drill.rows = {ROWS_EACH}")
     block = GROUND["spend_xids" if counter is Counter.XIDS else "spend_multixacts"]
     for _ in range(ROUNDS_MAX):
         if await is_refused(connection, block):

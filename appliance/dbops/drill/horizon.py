@@ -15,7 +15,7 @@ class Prepared(Situation):
     holds_back = True
     gid = "forgotten transfer"
     consents = frozenset({Consent.PREPARED_COMMIT})
-    changes = frozenset({"app.public.pending"})
+    changes = frozenset({'app."public"."pending"'})
 
     async def plant(self, drill: Drill) -> None:
         """Leave it with one row."""
@@ -69,7 +69,15 @@ class StandbyFeedback(Situation):
         self.actor = await drill.standby(xmin=await drill.oldest_xid())
 
 
-class IdleInTransaction(Situation):
+class InheritedHorizon(Situation):
+    """A session of the last days that is given today's horizon: it could not outlive the way there."""
+
+    async def plant(self, drill: Drill) -> None:
+        """Keep it."""
+        await drill.pin(f"pin of {self.name}")
+
+
+class IdleInTransaction(InheritedHorizon):
     """It has read, and keeps its snapshot."""
 
     name = "idle"
@@ -77,10 +85,6 @@ class IdleInTransaction(Situation):
     holds_back = True
     application = "forgotten report"
     consents = frozenset({Consent.SESSION})
-
-    async def plant(self, drill: Drill) -> None:
-        """Keep today's horizon."""
-        await drill.pin("pin of idle")
 
     async def warm(self, drill: Drill) -> None:
         """Begin, and read."""
@@ -91,7 +95,7 @@ class IdleInTransaction(Situation):
         )
 
 
-class LongQuery(Situation):
+class LongQuery(InheritedHorizon):
     """An active session with a snapshot as old as everything."""
 
     name = "long-query"
@@ -99,10 +103,6 @@ class LongQuery(Situation):
     holds_back = True
     application = "endless report"
     consents = frozenset({Consent.SESSION})
-
-    async def plant(self, drill: Drill) -> None:
-        """Keep today's horizon."""
-        await drill.pin("pin of query")
 
     async def warm(self, drill: Drill) -> None:
         """Begin the query, and wait until it runs."""

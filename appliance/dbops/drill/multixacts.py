@@ -6,6 +6,8 @@ from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.ground import GROUND
 from appliance.dbops.drill.situation import Counter, Situation
 
+FIRST = f"SET drill.rows = 50; {GROUND['spend_multixacts']}"
+
 
 class MultixactIds(Situation):
     """Rows locked by two transactions at once use them up."""
@@ -16,16 +18,12 @@ class MultixactIds(Situation):
 
     async def loaded(self, drill: Drill) -> None:
         """Use the first ones."""
-        await drill.execute(GROUND["first_multixacts"])
+        await drill.execute(FIRST)
 
 
-class MemberSpace(Situation):
+class MemberSpace(MultixactIds):
     """Each of two lockers takes a place in it."""
 
     name = "members"
     summary = "the space for multixact members is used up, while the age of multixacts is small"
     counter = Counter.MEMBERS
-
-    async def loaded(self, drill: Drill) -> None:
-        """Use the first ones."""
-        await drill.execute(GROUND["first_multixacts"])

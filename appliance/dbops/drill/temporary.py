@@ -6,6 +6,7 @@ import os
 import signal
 
 from appliance.dbops.drill.drill import Drill
+from appliance.dbops.drill.horizon import InheritedHorizon
 from appliance.dbops.drill.situation import Situation
 from appliance.dbops.plan.step import Consent
 
@@ -33,7 +34,7 @@ class OrphanedTemp(Situation):
         await drill.wait_for_recovery(witness)
 
 
-class LiveTemp(Situation):
+class LiveTemp(InheritedHorizon):
     """Ended in the stop, its owner could not drop it, and leaves an orphan."""
 
     name = "live-temp"
@@ -42,10 +43,6 @@ class LiveTemp(Situation):
     application = "pooled worker"
     consents = frozenset({Consent.SESSION, Consent.SINGLE_USER})
     single_user = True
-
-    async def plant(self, drill: Drill) -> None:
-        """Keep today's horizon."""
-        await drill.pin("pin of temp")
 
     async def warm(self, drill: Drill) -> None:
         """Make the table."""

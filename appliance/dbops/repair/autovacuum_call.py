@@ -39,9 +39,9 @@ async def call_autovacuum(
     journal.write("settings_changed", before={name: own.get(name) for name in names})
     try:
         await set_settings(connection, step.settings)
-        overruled = await _overruled(connection, step.settings)
-        if overruled:
-            return Result(state=State.FAILED, words=overruled)
+        reason = await overruled(connection, step.settings)
+        if reason:
+            return Result(state=State.FAILED, words=reason)
         state = State.HELD
         while state is State.HELD and time.monotonic() - started < wait_s:
             await asyncio.sleep(POLL_S)
@@ -56,7 +56,7 @@ async def call_autovacuum(
     return Result(state=state, words=words, seconds=time.monotonic() - started)
 
 
-async def _overruled(connection: Connection, settings: Mapping[str, str]) -> str:
+async def overruled(connection: Connection, settings: Mapping[str, str]) -> str:
     """Why autovacuum stays away whatever a file says; empty when nothing of the kind is known."""
     switches = {name: value for name, value in settings.items() if value in ("on", "off")}
     rows = await connection.fetch(

@@ -37,7 +37,8 @@ async def drop_in_single_user_mode(
             "the table's name has a line break, with which single-user mode cannot be given it: have its "
             "name changed or its session drop it, or drop it when there are transaction IDs again"
         )
-    await cluster.stop()
+    # Nobody else may start one meanwhile.
+    await cluster.end_server()
     try:
         output = await _single_user(cluster.directory, binaries, database, statement)
     finally:

@@ -58,3 +58,16 @@ def period_values(
     # The last row of each period whose observations begin before the wanted one.
     row = np.searchsorted(before, wanted, side="left") - 1
     return periods, value[np.maximum(row, start)]
+
+
+def neighbours(treated: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """The block of each period, in order: two neighbours of different arms; -1 for one without."""
+    block = np.full(len(treated), -1, dtype=np.int32)
+    place = blocks = 0
+    while place + 1 < len(treated):
+        if treated[place] == treated[place + 1]:
+            place += 1
+            continue
+        block[place : place + 2] = blocks
+        blocks, place = blocks + 1, place + 2
+    return block

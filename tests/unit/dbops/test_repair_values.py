@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from pathlib import Path
 
 import asyncpg
@@ -281,3 +284,28 @@ def test_wal_is_estimated_as_a_runs_own_sessions_write_it() -> None:
     poor = snapshot(old, has_lz4=True, superuser=False)
     assert packed < plain / 5
     assert sum(step.wal_bytes for step in make_plan(poor, Policy()).steps) == plain
+
+
+async def test_a_question_at_the_terminal_is_answered_or_broken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keyboard, terminal = os.openpty()
+    (step,) = make_plan(
+        snapshot(database("app"), slots=(slot("s", xmin_age=OLD),)), Policy()
+    ).stage(1)[:1]
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        confirm = confirm_by(frozenset(), asks=True)
+        for typed, consent in ((b"slot\n", Consent.SLOT), (b"yes\n", None)):
+            os.write(keyboard, typed)
+            choice = await confirm(step)
+            assert (choice.consent if choice else None) == consent
+        asked = asyncio.ensure_future(confirm(step))
+        await asyncio.sleep(0)
+        asked.cancel()
+        async with asyncio.timeout(1):
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        # No thread is left that reads what is typed next, or keeps the process from ending.
+        assert threading.active_count() == 1
+    os.close(keyboard)

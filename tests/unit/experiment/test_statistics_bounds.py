@@ -17,7 +17,7 @@ from appliance.experiment.stats.planner import Planner
 from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import sample_ratio
 from appliance.experiment.stats.sequential import bound
-from appliance.experiment.stats.switchback import period_values, switchback
+from appliance.experiment.stats.switchback import neighbours, period_values, switchback
 
 effects = st.floats(-5, 5)
 
@@ -154,3 +154,10 @@ def test_values_of_periods_are_quantiles_of_what_was_counted_in_them() -> None:
     periods, values = period_values(period, value, count, 0.5)
     assert periods.tolist() == [1, 4]
     assert values.tolist() == [2.0, 8.0]
+
+
+def test_neighbours_of_different_arms_are_blocks() -> None:
+    treated = np.array([0, 1, 1, 0, 0, 0, 1, 1], dtype=np.bool_)
+    assert neighbours(treated).tolist() == [0, 0, 1, 1, -1, 2, 2, -1]
+    assert neighbours(treated[:1]).tolist() == [-1]
+    assert neighbours(treated[:0]).tolist() == []

@@ -26,6 +26,7 @@ name: ships
 hypothesis: Ships are better company than birds.
 character: ada
 primary: [messages_sent]
+looks: planned
 warm_up_minutes: 0
 arms:
   - {name: birds, version: production}
@@ -189,6 +190,7 @@ async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: 
     hits = next(one for one in result["findings"] if one["metric"]["name"] == "hit_ratio")
     assert hits["relative"]["high"] < -0.05
     assert hits["guard"] == "breached"
+    assert report["analysis"]["plan"]["looks"] == "planned", "a guardrail waits for no plan"
     assert "What does it cost?" in (team.folder / "one.html").read_text()
     await team.run("experiment", "stop", "ships", "-m", "it empties the cache")
     assert "no experiment runs" in await team.run("experiment", "check", "--pages", str(pages))
@@ -259,3 +261,55 @@ async def test_an_arm_that_nobody_is_in_is_told_and_no_figure_is_made_up(team: T
     (result,) = report["analysis"]["results"]
     assert all("no users in" in finding["lacks"] for finding in result["findings"])
     assert all(finding["value"] is None for finding in result["findings"])
+
+
+TURNS = """
+WITH moves AS (
+    SELECT i, CASE i / 2 % 2 WHEN 0 THEN i % 2 ELSE 1 - i % 2 END = 1 AS is_after,
+           now() - (20 - i) * interval '1 hour' AS starts
+    FROM generate_series(0, 19) AS i
+), moved AS (
+    INSERT INTO appliance.prompt_moves (name, label, to_version, protected, author, message, moved_at)
+    SELECT 'ada', 'production', CASE WHEN is_after THEN $2 ELSE $1 END, false, 'ana', 'turn', starts
+    FROM moves ORDER BY i
+), opened AS (
+    INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, created_at,
+                                         updated_at)
+    SELECT 'local', gen_random_uuid(), 'turn ' || i, 'ada', starts + interval '15 minutes', now()
+    FROM moves
+    RETURNING tenant, conversation_id, title
+)
+INSERT INTO appliance.messages (tenant, conversation_id, message_id, turn_key, depth, role, text,
+                                created_at, prompt_version, finish_reason, prompt_tokens,
+                                prefix_hit_tokens, token_ids, ttft_ms)
+SELECT tenant, conversation_id, gen_random_uuid(), gen_random_uuid(), 0, 'assistant', 'x',
+       starts + (CASE n WHEN 0 THEN 5 ELSE 15 + n END) * interval '1 minute',
+       CASE WHEN is_after THEN $2 ELSE $1 END, 'stop', 100, 90, '',
+       -- A tide over the day, a little noise, and what the second version costs; cold at first.
+       ((1000 + 90 * i) * (CASE WHEN is_after THEN 1.3 ELSE 1.0 END)
+        * (CASE n WHEN 0 THEN 9 ELSE 1 + 0.01 * (n % 3) END))::integer
+FROM opened JOIN moves ON title = 'turn ' || i CROSS JOIN generate_series(0, 30) AS n
+"""
+
+
+async def test_latency_is_compared_by_turns_of_the_label(team: Team) -> None:
+    birds, ships = await team.publish("birds"), await team.publish("ships")
+    command = ("experiment", "switchback", "ada", birds[:12], ships[:12])
+    assert "stood at no version" in await team.run(*command, code=2)
+    config = team.door.services.config.database
+    assert config.url is not None
+    pool = await connect(config.url, config)
+    await pool.execute(TURNS, birds, ships)
+    await pool.close()
+    told = await team.ask(*command)
+    assert told["periods"] == 20
+    median, tail, reply = told["turns"]
+    assert median["blocks"] == 10
+    # Neighbours are nine per cent of a period's tide apart, to both sides alike.
+    assert median["effect"]["low"] < 0.3 < median["effect"]["high"]
+    assert median["effect"]["high"] - median["effect"]["low"] < 0.2
+    assert tail["effect"]["low"] > 0.15
+    assert reply["effect"] is None, "nothing was measured"
+    assert "Time to first token, median: +" in await team.run(*command)
+    assert "no time in ISO 8601" in await team.run(*command, "--since", "noon", code=2)
+    assert (await team.ask(*command, "--since", "2999-01-01"))["periods"] == 0

@@ -42,11 +42,12 @@ END
 $$;
 
 -- name: spend_multixacts
--- A row locked by a transaction and again by its subtransaction has a multixact of two members.
+-- Of the first rows as many as the setting drill.rows says: one that is locked by a transaction and again by
+-- its subtransaction has a multixact of two members.
 DO $$
 BEGIN
-    PERFORM id FROM messages WHERE id <= 18000 FOR KEY SHARE;
-    FOR n IN 1..18000 LOOP
+    PERFORM id FROM messages WHERE id <= current_setting('drill.rows')::int FOR KEY SHARE;
+    FOR n IN 1..current_setting('drill.rows')::int LOOP
         BEGIN
             PERFORM id FROM messages WHERE id = n FOR SHARE;
         EXCEPTION WHEN division_by_zero THEN NULL;
@@ -54,28 +55,6 @@ BEGIN
     END LOOP;
 END
 $$;
-
--- name: first_multixacts
-DO $$
-BEGIN
-    PERFORM id FROM messages WHERE id <= 50 FOR KEY SHARE;
-    FOR n IN 1..50 LOOP
-        BEGIN
-            PERFORM id FROM messages WHERE id = n FOR SHARE;
-        EXCEPTION WHEN division_by_zero THEN NULL;
-        END;
-    END LOOP;
-END
-$$;
-
--- name: tables
-SELECT format('%I.%I', pg_namespace.nspname, pg_class.relname) AS name
-FROM pg_class
-JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
-WHERE pg_class.relkind IN ('r', 'm')
-  AND pg_class.relpersistence <> 't'
-  AND pg_namespace.nspname NOT IN ('pg_catalog', 'information_schema')
-ORDER BY name;
 
 -- name: databases
 SELECT datname AS name, datallowconn AS connectable FROM pg_database ORDER BY datname;
