@@ -246,9 +246,7 @@ def by_hand(
             sums[name][person] += 1
     for number in (1, 7):
         for person in people:
-            if NOW - exposed[person] >= timedelta(days=number + 1) and any(
-                one.conversation.person == person for one in said
-            ):
+            if NOW - exposed[person] >= timedelta(days=number + 1):
                 sums[f"seen_day_{number}"][person] = 1
     return people, own, sums, crossed
 

@@ -1,21 +1,30 @@
 -- By person: minutes with a message, and whether they came back. A day counts from the exposure on, and only of
--- users for whom it is over.
-SELECT person,
-       count(*) FILTER (WHERE is_after)::float8 AS minutes,
-       count(*) FILTER (WHERE is_before)::float8 AS minutes_before,
-       count(DISTINCT true) FILTER (WHERE is_after AND day = 1 AND over_days >= 2)::float8 AS returned_day_1,
-       (max(over_days) >= 2)::integer::float8 AS seen_day_1,
-       count(DISTINCT true) FILTER (WHERE is_after AND day = 7 AND over_days >= 8)::float8 AS returned_day_7,
-       (max(over_days) >= 8)::integer::float8 AS seen_day_7
+-- users for whom it is over. Within a minute the first and the last message say which days it touches.
+SELECT p.person,
+       coalesce(a.minutes, 0)::float8 AS minutes,
+       coalesce(a.minutes_before, 0)::float8 AS minutes_before,
+       (coalesce(a.day_1, false) AND p.days >= 2)::integer::float8 AS returned_day_1,
+       (p.days >= 2)::integer::float8 AS seen_day_1,
+       (coalesce(a.day_7, false) AND p.days >= 8)::integer::float8 AS returned_day_7,
+       (p.days >= 8)::integer::float8 AS seen_day_7
 FROM (
-    SELECT m.person, m.is_before, m.is_after,
-           floor(extract(epoch FROM m.created_at) / 60)::bigint AS minute,
-           floor(m.since_exposure_s / 86400)::integer AS day,
-           min(extract(epoch FROM coalesce(e.stopped_at, now()) - m.created_at)
-               + m.since_exposure_s)::float8 / 86400 AS over_days
+    SELECT person, date_part('epoch', coalesce(e.stopped_at, now()) - exposed_at) / 86400 AS days
     FROM appliance.experiments AS e
-    JOIN appliance.experiment_messages($1::text) AS m ON m.is_before OR m.is_after
+    JOIN appliance.experiment_people($1::text) ON true
     WHERE e.experiment = $1::text
-    GROUP BY m.person, m.is_before, m.is_after, minute, day
-) AS active
-GROUP BY person
+) AS p
+LEFT JOIN (
+    SELECT person,
+           count(*) FILTER (WHERE NOT is_before) AS minutes,
+           count(*) FILTER (WHERE is_before) AS minutes_before,
+           bool_or(first_s >= 86400 AND first_s < 172800 OR last_s >= 86400 AND last_s < 172800) AS day_1,
+           bool_or(first_s >= 604800 AND first_s < 691200 OR last_s >= 604800 AND last_s < 691200) AS day_7
+    FROM (
+        SELECT person, is_before, floor(date_part('epoch', created_at) / 60)::integer AS minute,
+               min(since_exposure_s) AS first_s, max(since_exposure_s) AS last_s
+        FROM appliance.experiment_messages($1::text)
+        WHERE is_before OR is_after
+        GROUP BY person, is_before, minute
+    ) AS active
+    GROUP BY person
+) AS a ON a.person = p.person

@@ -120,7 +120,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
                      AND coalesce(m.prompt_version = p.version, true) END,
            m.created_at >= e.started_at
                + (e.options ->> 'warm_up_minutes')::integer * interval '1 minute',
-           extract(epoch FROM m.created_at - p.exposed_at)::double precision,
+           date_part('epoch', m.created_at - p.exposed_at),
            m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
            coalesce(octet_length(m.token_ids) / 4, 0), m.ttft_ms, m.reply_ms,
            coalesce(m.is_edit, false), m.anchor_id IS NOT NULL

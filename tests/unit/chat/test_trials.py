@@ -17,10 +17,13 @@ from appliance.chat.turn import Turns
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.model_text import ModelText
+from appliance.store.entries import ConversationEntry, decode, encode
 from appliance.store.experiment_records import Arm, Experiment, Options
 from appliance.store.experiments import Experiments
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
+from appliance.store.records import NewConversation, Trial
+from appliance.store.rows import opened_conversation
 from appliance.wire.client import EngineClient
 from tests.characters import bundle_of
 from tests.scripted_engine import ScriptedEngine
@@ -212,3 +215,17 @@ async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_leaves
     for one in opened:
         await ledger.delete(TENANT, one.conversation_id)
     assert await store.counts("length") == ()
+
+
+def test_a_conversation_that_waits_in_the_journal_keeps_its_user_and_its_arm() -> None:
+    opened = NewConversation(
+        tenant=TENANT,
+        conversation_id=UUID(int=1),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        prompt_version="a" * 64,
+        user="mo",
+        trial=Trial(experiment="length", arm="long"),
+    )
+    entry = ConversationEntry(opened=opened)
+    assert decode(encode(entry)) == entry
+    assert opened_conversation(opened).trial == opened.trial
