@@ -45,7 +45,7 @@ async def ask(
     directory: Path, query: str, database: str | None = None, *, column: int = 0
 ) -> object:
     """One value of the first row that a running cluster answers with."""
-    connection = await Target(directory=directory).connect(database)
+    connection = await _session(directory, database)
     try:
         return await connection.fetchval(query, column=column)
     finally:
@@ -54,11 +54,16 @@ async def ask(
 
 async def run_all(directory: Path, *statements: str, database: str | None = None) -> None:
     """Run statements one by one."""
-    connection: asyncpg.Connection[asyncpg.Record] = await Target(directory=directory).connect(
-        database
-    )
+    connection = await _session(directory, database)
     try:
         for statement in statements:
             await connection.execute(statement)
     finally:
         await connection.close()
+
+
+async def _session(directory: Path, database: str | None) -> asyncpg.Connection[asyncpg.Record]:
+    """One in which a table needs no schema's name."""
+    connection = await Target(directory=directory).connect(database)
+    await connection.execute("SET search_path = public")
+    return connection
