@@ -84,7 +84,7 @@ def test_a_restart_of_all_under_clients_that_connect_ends(box: Box) -> None:
     for thread in knocking:
         thread.start()
     try:
-        for _ in range(20 if NIGHTLY else 1):
+        for _ in range(10 if NIGHTLY else 1):
             box.run("systemctl", "restart", "appliance.target", timeout_s=STOP_LIMIT_S)
             for unit in UNITS:
                 assert box.show(unit, "ActiveState") == "active", box.journal("-n", "80")

@@ -31,9 +31,6 @@ from tests.unit.chat.conftest import Vocabulary
 from tests.unit.chat.driver import PLAIN, TENANT, read, send
 from tests.unit.chat.test_without_database import Lent
 
-ANY_TURN = ["get_conversation", "BEGIN", "append_turn", "COMMIT"]
-"""What a turn of a known chat asks, in an experiment or not (test_without_database.py)."""
-
 WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
 
 
@@ -137,10 +134,10 @@ async def test_a_user_is_pinned_at_the_start_and_exposed_once_with_the_statement
         lent: Any = Lent(connection)
         ledger._pool = ledger._writer._pool = lent
         await read(send(turns, opened.conversation_id, "first"))
-        assert set(lent.taken()) == set(ANY_TURN)
+        assert set(lent.taken()) == {"get_conversation", "BEGIN", "append_turn", "COMMIT"}
         for number in range(3):
             await read(send(turns, opened.conversation_id, f"warm {number}"))
-            assert lent.taken() == ANY_TURN
+            assert lent.taken() == ["get_conversation", "BEGIN", "append_turn", "COMMIT"]
     ledger._pool = ledger._writer._pool = pool
     tree = await ledger.messages(TENANT, opened.conversation_id)
     seen = await exposures(pool, opened.conversation_id)
