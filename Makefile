@@ -50,7 +50,7 @@ test-python: install
 nightly: ## what takes an hour: a million index operations, 40,000 of the tiers, every repair, 50 crashes, fuzzing, AddressSanitizer
 	PREFIX_INDEX_OPERATIONS=1000000 cargo test -p appliance-core --locked --release --test prefix_index
 	ENGINE_TIER_OPERATIONS=40000 $(BIN)/python -m pytest tests/properties/test_engine_tiers.py
-	APPLIANCE_TESTS_NIGHTLY=1 $(BIN)/python -m pytest tests/postgres/test_repairs_on_*.py tests/postgres/test_run.py tests/postgres/test_killed_runs.py tests/e2e/test_stopped_database.py tests/e2e/test_database_away.py tests/box
+	APPLIANCE_TESTS_NIGHTLY=1 $(BIN)/python -m pytest tests/postgres/test_repairs_on_*.py tests/postgres/test_run.py tests/postgres/test_killed_runs.py tests/e2e/test_stopped_database.py tests/e2e/test_chaos.py tests/e2e/test_database_away.py tests/box
 	APPLIANCE_TESTS_NIGHTLY=1 $(BIN)/python -m pytest tests/unit/experiment/test_simulated_experiments.py
 	JOURNAL_OPERATIONS=5000 $(BIN)/python -m pytest tests/properties/test_journal.py
 	JOURNAL_CRASHES=50 $(BIN)/python -m pytest tests/postgres/test_crashes.py

@@ -116,6 +116,12 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
     journal_bytes: Annotated[int, Meta(ge=4 * MIB, le=64 * GIB)] = 512 * MIB
 
 
+class TracesConfig(_Section, frozen=True, kw_only=True):
+    """Without an `endpoint` (OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces) none are told."""
+
+    endpoint: Annotated[str, Meta(pattern="^https?://[^\\s/]+(/\\S*)?$")] | None = None
+
+
 class Paths(_Section, frozen=True, kw_only=True):
     """Where state lives, and where sockets do (`run_dir`; a socket's path is limited to 107 bytes).
 
@@ -165,6 +171,7 @@ class Config(_Section, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     database: DatabaseConfig = DatabaseConfig()
+    traces: TracesConfig = TracesConfig()
 
     def __post_init__(self) -> None:
         _check_devices(self.engine)

@@ -120,6 +120,9 @@ async def _run(options: argparse.Namespace, folder: Path, resources: ExitStack) 
             for error in ended
             if not isinstance(error, asyncio.CancelledError)
         ]
+        verdict.faults["text in logs"] += proofs.told_in_logs(
+            verdict.account, (folder, data_dir / "postgres" / "log")
+        )
         statuses = await units.stop()
         if statuses != STATUSES_AFTER_STOP:
             verdict.faults["no orderly end"].append(f"exit statuses {statuses}")

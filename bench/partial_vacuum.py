@@ -96,7 +96,7 @@ async def measure(total_bytes: int, binaries: Binaries, folder: Path, *, is_cold
     await first.cluster.stop()
     copies = [Drill(await first.cluster.copy_to(folder / name)) for name in ("partial", "plain")]
     partial, plain = copies
-    partial.tally = first.tally
+    partial.counts = first.counts
     if is_cold:
         forget_pages()
     await partial.cluster.start()

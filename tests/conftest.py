@@ -12,6 +12,9 @@ from tests.browser import chromium
 
 __all__ = ["chromium"]
 
+# Threads of torch that wait for work spin, on the cores that the other workers and processes compute on.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 ROOT = Path(__file__).parent.parent
 
 LONGEST_FIRST = (

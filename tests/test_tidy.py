@@ -40,6 +40,7 @@ OWNERS = {
     "yaml": {"prompt", "experiment"},
     "scipy": {"experiment"},
     "rich": {"cli"},
+    "opentelemetry": {"base"},
 }
 
 FUNCTION_LINES_MAX = 70
@@ -179,7 +180,7 @@ def is_protocol(node: ast.ClassDef) -> bool:
     [
         (
             "appliance.server.main",
-            {"torch", "gguf", "safetensors", "transformers", "rich", "scipy"},
+            {"torch", "gguf", "safetensors", "transformers", "rich", "scipy", "opentelemetry"},
         ),
         ("appliance.cli.serve", {"torch", "transformers"}),
         ("appliance.cli.demo", {"torch", "transformers"}),
@@ -187,7 +188,10 @@ def is_protocol(node: ast.ClassDef) -> bool:
         # torch's compiler takes five seconds to load, and only a GPU's kernels bring it along.
         (
             "appliance.engine.main",
-            {"aiohttp", "asyncpg", "jinja2.sandbox", "transformers", "torch._dynamo"},
+            {
+                *("aiohttp", "asyncpg", "jinja2.sandbox", "transformers", "torch._dynamo"),
+                "opentelemetry",
+            },
         ),
     ],
 )

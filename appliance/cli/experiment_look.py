@@ -103,6 +103,7 @@ async def _look(
     from appliance.experiment.findings import Plan
     from appliance.experiment.measuring import measure
     from appliance.experiment.metric_files import Metrics
+    from appliance.experiment.stats.looks import Looks
 
     assert isinstance(metrics, Metrics)
     subject = _subject(experiment, events)
@@ -115,6 +116,7 @@ async def _look(
         deciding=settings.primary,
         hours=settings.days * HOURS_A_DAY,
         minimum_effect=settings.minimum_effect,
+        looks=Looks(settings.looks),
     )
     return Look(experiment=experiment, subject=subject, analysis=analyse(found, plan))
 

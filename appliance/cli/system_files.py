@@ -6,7 +6,7 @@ GPUs, how many engines) is in drop-ins and links beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -90,12 +90,7 @@ def unit_files(sources: Mapping[str, str], config: Config, *, has_gpu: bool) -> 
     }
     files = [File(path=UNITS / name, text=text) for name, text in units.items()]
     files.append(_listen(config))
-    if not own_postgres and not _is_unix(config.database.url or ""):
-        files += [
-            _network(name)
-            for name in ("server", "db-status")
-            if f"appliance-{name}.service" in units
-        ]
+    files += [_network(name) for name in _networked(config) if f"appliance-{name}.service" in units]
     if has_gpu and any(own.engine.device != "cpu" for own in engine_configs(config)):
         files.append(_gpu())
     return (*files, *_started(units, config))
@@ -128,6 +123,16 @@ def _listen(config: Config) -> File:
     return _drop_in("appliance-server.socket", "listen", "server.host and server.port", lines)
 
 
+def _networked(config: Config) -> Iterable[str]:
+    """The services that have to reach another machine, or a collector on this one."""
+    names: list[str] = []
+    if config.database.url is not None and not _is_unix(config.database.url):
+        names += ["server", "db-status"]
+    if config.traces.endpoint is not None:
+        names += ["server", "engine@"]
+    return dict.fromkeys(names)
+
+
 def _network(name: str) -> File:
     lines = [
         "[Service]",
@@ -135,7 +140,7 @@ def _network(name: str) -> File:
         "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
         "IPAddressDeny=",
     ]
-    return _drop_in(f"appliance-{name}.service", "network", "database.url on the network", lines)
+    return _drop_in(f"appliance-{name}.service", "network", "database.url, traces.endpoint", lines)
 
 
 def _gpu() -> File:

@@ -28,6 +28,7 @@ from appliance.model.decoder import load_model
 from appliance.model.files import check_model
 from appliance.model.kv_cache import bytes_per_page, kv_type
 from appliance.service_manager import ServiceManager
+from appliance.spans import tracer
 
 
 def run(whole: Config, number: int | None, manager: ServiceManager) -> int:
@@ -57,6 +58,7 @@ def run(whole: Config, number: int | None, manager: ServiceManager) -> int:
         available_bytes=available_memory_bytes(),
     )
     trace = _trace(config.engine, limits, page_bytes // limits.page_size)
+    spans = tracer(config.traces.endpoint, config.paths.engine_name)
     set_kernel_threads(limits.threads)
     with manager.working("loading the model"):
         decoder = load_model(
@@ -75,10 +77,14 @@ def run(whole: Config, number: int | None, manager: ServiceManager) -> int:
             kv_slots=config.paths.kv_slots,
             trace=trace,
             manager=manager,
+            tracer=spans,
         )
     for stopping in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stopping, lambda _number, _frame: service.stop())
-    return service.serve()
+    try:
+        return service.serve()
+    finally:
+        spans.close()
 
 
 def _own(config: Config, number: int | None) -> Config:

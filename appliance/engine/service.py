@@ -16,6 +16,7 @@ from appliance.engine.connections import Arrival, Connections, Disconnected, Rec
 from appliance.engine.invariants import check_engine
 from appliance.engine.limits import EngineLimits
 from appliance.engine.loop import EngineLoop
+from appliance.engine.request_spans import RequestSpans
 from appliance.engine.runner import DeviceLost, Runner
 from appliance.engine.tier_files import open_disk
 from appliance.engine.tiers import Tiers
@@ -23,6 +24,7 @@ from appliance.engine.trace import TraceWriter
 from appliance.errors import GenerationFailed, ShuttingDown
 from appliance.model.decoder import Decoder
 from appliance.service_manager import NO_MANAGER, ServiceManager
+from appliance.spans import NoTracer, Tracer
 from appliance.wire.frames import (
     PROTOCOL,
     AdminQuestion,
@@ -64,11 +66,12 @@ class EngineService:
         clock: Callable[[], float] = time.monotonic,
         trace: TraceWriter | None = None,
         manager: ServiceManager = NO_MANAGER,
+        tracer: Tracer | None = None,
     ) -> None:
         """Allocates the cache and warms the decoder; `connections` gets the finished `Hello`.
 
         `kv_slots`: the disk tier's file, if there may be one. `manager` hears when it serves, that its
-        loop turns, and when it stops. Raises ConfigError when it cannot be had.
+        loop turns, and when it stops; `tracer` of each request. Raises ConfigError when it cannot be had.
         """
         cache = decoder.new_cache(limits.pages, limits.page_size, limits.kv_dtype)
         Runner(decoder, cache).warm_up(
@@ -82,6 +85,7 @@ class EngineService:
         self._page_size = limits.page_size
         self._pages_for_a_request = -(-limits.loop.context_tokens_max // limits.page_size)
         self._outbox: dict[int, bytearray] = {}
+        self._spans = RequestSpans(tracer or NoTracer(), clock)
         self._auditor = Auditor(
             decoder,
             cache,
@@ -201,6 +205,7 @@ class EngineService:
         elif isinstance(frame, AdminQuestion):
             self._admin.answer(connection, frame)
         elif self._drain_until is None:
+            self._spans.arrived(connection, frame)
             self._loop.submit(connection, frame)
         else:
             error = ShuttingDown("the engine is shutting down")
@@ -219,6 +224,7 @@ class EngineService:
         return Stats(request_id=ask.request_id, values=values, check_failure=failure)
 
     def _put(self, connection: int, frame: Frame) -> None:
+        self._spans.sent(connection, frame)
         self._outbox.setdefault(connection, bytearray()).extend(encode(frame))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -54,6 +54,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     )
     primary: list[str] = msgspec.field(default_factory=list)
     minimum_effect: _Share = 0.05
+    looks: Literal["any", "planned"] = "any"
     warm_up_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 10
     before_days: Annotated[int, Meta(ge=0, le=DAYS_MAX)] = 14
     days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] = 14
@@ -183,6 +184,7 @@ def experiment_of(
         options=Options(
             primary=tuple(definition.primary),
             minimum_effect=definition.minimum_effect,
+            looks=definition.looks,
             warm_up_minutes=definition.warm_up_minutes,
             before_days=definition.before_days,
             days=definition.days,

@@ -56,7 +56,8 @@ def create_runner(services: Services, keys: Keys) -> web.AppRunner:
 
 def create_app(services: Services, keys: Keys) -> web.Application:
     """The whole HTTP surface over the given services."""
-    app = web.Application(middlewares=[request_frame(keys, services.drain, services.metrics)])
+    frame = request_frame(keys, services.drain, services.metrics, services.tracer)
+    app = web.Application(middlewares=[frame])
     app[SERVICES] = services
     services.metrics.watch_streams(lambda: services.streams.running)
     services.metrics.watch_coverage(lambda: services.turns.coverage.shares)

@@ -43,6 +43,7 @@ from appliance.server.service_status import heard_by
 from appliance.server.services import Services
 from appliance.server.storage import Storage, storing
 from appliance.service_manager import ServiceManager
+from appliance.spans import tracer
 from appliance.store.experiments import Experiments
 from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
@@ -122,6 +123,7 @@ async def _serve(
             await asyncio.gather(migrating, return_exceptions=True)
             await runner.cleanup()
             await services.turns.close()
+            await asyncio.to_thread(services.tracer.close)
     log.info("server_stopped")
     return 0
 
@@ -233,6 +235,7 @@ def build_services(
         drain=drain,
         storage=storage,
         readiness=Readiness(engine=engine, storage=storage, drain=drain),
+        tracer=tracer(config.traces.endpoint, "server"),
     )
 
 

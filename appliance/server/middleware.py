@@ -6,6 +6,8 @@ Never reads bodies and never logs what a client wrote: paths appear as their rou
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Mapping
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -24,6 +26,7 @@ from appliance.server.failures import (
 from appliance.server.metrics import Metrics
 from appliance.server.origin import refuse_foreign
 from appliance.server.ticket import TICKET, Ticket
+from appliance.spans import Span, Tracer
 
 log = logging.getLogger("appliance.server")
 http_log = logging.getLogger("appliance.server.http")
@@ -38,7 +41,7 @@ PAGE_ROUTES = frozenset({"/", "/page/{name}"})
 """The page itself, which holds nothing private."""
 
 
-def request_frame(keys: Keys, drain: Drain, metrics: Metrics) -> Middleware:
+def request_frame(keys: Keys, drain: Drain, metrics: Metrics, tracer: Tracer) -> Middleware:
     """The one middleware of the application."""
 
     @web.middleware
@@ -53,7 +56,11 @@ def request_frame(keys: Keys, drain: Drain, metrics: Metrics) -> Middleware:
             return response
         finally:
             metrics.count_request(method=_method_of(request), route=route, status=status)
-            _log_end(request, ticket, route, status)
+            if not _is_quiet(route, status):
+                fields = _fields(request, ticket, route, status)
+                level = logging.ERROR if status == 500 else logging.INFO
+                log.log(level, "request", extra=fields)
+                tracer.tell(_span(ticket, fields))
 
     return frame
 
@@ -142,21 +149,40 @@ def _method_of(request: web.Request) -> str:
     return request.method if request.method in known else "other"
 
 
-def _log_end(request: web.Request, ticket: Ticket, route: str, status: int) -> None:
+def _is_quiet(route: str, status: int) -> bool:
+    """Whether nobody wants to hear of it."""
     if route in OPEN_ROUTES | PAGE_ROUTES | {"/metrics"} and status < 400:
-        return
-    if route in OPEN_ROUTES and status == 503:
-        return  # a poll while something is away; what is away logs that itself
-    level = logging.ERROR if status == 500 else logging.INFO
-    log.log(
-        level,
-        "request",
-        extra={
-            "request_id": ticket.request_id,
-            "method": _method_of(request),
-            "route": route,
-            "status": status,
-            "ms": round(ticket.age_s() * 1000, 1),
-            **ticket.fields,
-        },
+        return True
+    # A poll while something is away; what is away logs that itself.
+    return route in OPEN_ROUTES and status == 503
+
+
+def _fields(
+    request: web.Request, ticket: Ticket, route: str, status: int
+) -> dict[str, str | int | float]:
+    """What log and trace say of a request."""
+    return {
+        "request_id": ticket.request_id,
+        "method": _method_of(request),
+        "route": route,
+        "status": status,
+        "ms": round(ticket.age_s() * 1000, 1),
+        **ticket.fields,
+    }
+
+
+def _span(ticket: Ticket, fields: Mapping[str, str | int | float]) -> Span:
+    """A request's span: under the engine's id of it, where it reached an engine."""
+    ended_s = time.monotonic()
+    started_s = ended_s - ticket.age_s()
+    first_ms = fields.get("ttft_ms")
+    code = fields.get("code")
+    return Span(
+        name=f"{fields['method']} {fields['route']}",
+        request_id=str(fields.get("engine_request_id", ticket.request_id)),
+        started_s=started_s,
+        ended_s=ended_s,
+        attributes={**fields, "http_request_id": ticket.request_id},
+        moments={} if first_ms is None else {"first_text": started_s + float(first_ms) / 1000},
+        failure=None if code is None else str(code),
     )

@@ -21,6 +21,7 @@ from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
 from appliance.server.storage import Storage
 from appliance.server.streams import Streams
+from appliance.spans import NoTracer, Tracer
 from appliance.store.search import Search
 from appliance.wire.engines import Engines
 
@@ -45,6 +46,7 @@ class Services:
     drain: Drain
     readiness: Readiness
     storage: Storage
+    tracer: Tracer = field(default_factory=NoTracer)
     streams: Streams = field(default_factory=Streams)
 
 

@@ -20,13 +20,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How an experiment is judged.
 
     `primary` are the metrics that decide. `minimum_effect` is the smallest change worth finding, as a
-    share of the control arm's value. Replies of the first `warm_up_minutes` say nothing of the cache:
+    share of the control arm's value. `looks`: it is judged at any time, or once, after its `days`.
+    Replies of the first `warm_up_minutes` say nothing of the cache:
     it is cold for what is new. `before_days` is how far back the past of a user is looked at.
     `differs_when_cut`: the prompts of the arms are the same until messages are cut.
     """
 
     primary: tuple[str, ...] = ()
     minimum_effect: float = 0.05
+    looks: Literal["any", "planned"] = "any"
     warm_up_minutes: int = 10
     before_days: int = 14
     days: int = 14

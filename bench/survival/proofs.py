@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,22 @@ async def answered_otherwise(door: Door, account: Account, *, sample: int, seed:
                 f"{data['message']['text']!r}"
             )
     return found
+
+
+def told_in_logs(account: Account, folders: Iterable[Path]) -> list[str]:
+    """What users said, word for word, in any log of any process."""
+    logs = {
+        path: path.read_text(encoding="utf-8", errors="replace")
+        for folder in folders
+        for path in folder.glob("*.log")
+    }
+    said = {turn.text for chat in account.chats for turn in chat.turns if " " in turn.text}
+    return [
+        f"{path.name} holds what a user said: {text!r}"
+        for path, log in logs.items()
+        for text in said
+        if text in log
+    ]
 
 
 async def _held(door: Door) -> dict[str, float]:

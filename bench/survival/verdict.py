@@ -43,6 +43,7 @@ class Verdict:
             "stuck": [],
             "not recovered": [],
             "no orderly end": [],
+            "text in logs": [],
         }
     )
     not_done: list[str] = field(default_factory=list)

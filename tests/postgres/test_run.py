@@ -14,7 +14,6 @@ import pytest
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import situation
-from appliance.dbops.drill.tally import differences, tally
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.faults import Fault, fault_of
 from appliance.dbops.limits import STOP_AGE
@@ -44,12 +43,6 @@ STARTED_AT = "SELECT pg_postmaster_start_time()::text"
 NAPTIME = "SELECT setting FROM pg_settings WHERE name = 'autovacuum_naptime'"
 WAITING = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'relation')"
 OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
-
-
-async def changed(drill: Drill) -> list[str]:
-    """The tables whose rows are not those from before the stop."""
-    assert drill.tally is not None
-    return differences(drill.tally, await tally(drill.cluster.url))
 
 
 async def refusal(drill: Drill, *statements: str) -> BaseException:
@@ -237,7 +230,7 @@ async def test_a_run_killed_in_every_kind_of_step_goes_on_and_does_none_twice(
     assert frozen <= repaired
     assert await drill.value(NAPTIME) == naptime
     assert (await probe(drill.cluster.url)).back
-    assert await changed(drill) == []
+    assert await drill.changes() == ()
     oldest = await drill.value(OLDEST)
     assert isinstance(oldest, int)
     assert oldest < STOP_AGE

@@ -22,7 +22,7 @@ class DamagedPage(Situation):
     summary = "a page of a table fails its checksum"
     holds_back = True
     consents = frozenset({Consent.ZERO_DAMAGED_PAGES})
-    changes = frozenset({"app.public.scratched"})
+    changes = frozenset({'app."public"."scratched"'})
 
     async def plant(self, drill: Drill) -> None:
         """An empty table."""

@@ -16,10 +16,12 @@ from appliance.dbops.drill.actors import Actor, HeldSession, Standby
 from appliance.dbops.drill.counters import move_to_the_brink, move_to_xid, spend
 from appliance.dbops.drill.ground import GROUND
 from appliance.dbops.drill.situation import Counter, Situation
-from appliance.dbops.drill.tally import Tally, tally
 from appliance.dbops.drill.throwaway import ThrowAway
+from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.row_counts import RowChange, RowCounts, changes, count_rows
 from appliance.dbops.settings import SUPERUSER
-from appliance.dbops.target import Connection
+from appliance.dbops.snapshot.inspect import read_cluster
+from appliance.dbops.target import LOCK_TIMEOUT_MS, Connection, Target
 
 DATABASE = "app"
 """The application's database in a drill."""
@@ -34,12 +36,12 @@ Progress = Callable[[str], None]
 class Drill:
     """A cluster on its way into a situation, and the actors in it.
 
-    `tally` counts and hashes the rows as they are before the damage; None until then.
+    `counts` are of the rows as they are before the damage; None until then.
     """
 
     def __init__(self, cluster: ThrowAway) -> None:
         self.cluster = cluster
-        self.tally: Tally | None = None
+        self.counts: RowCounts | None = None
         self._actors: list[Actor] = []
         self._pins: list[str] = []
 
@@ -57,7 +59,7 @@ class Drill:
         if situation.kept_old:
             progress("half of the way: freezing what is not to be old")
             await self._go_halfway(situation)
-        self.tally = await tally(self.cluster.url)
+        self.counts = await self._count()
         progress(f"moving the next ID to the end of the {situation.counter.value}")
         await self._jump(situation)
         await situation.warm(self)
@@ -66,6 +68,11 @@ class Drill:
         progress("spending the last IDs")
         await self._spend(situation.counter)
         await situation.stopped(self)
+
+    async def changes(self) -> tuple[RowChange, ...]:
+        """The tables whose rows are not those from before the damage."""
+        assert self.counts is not None
+        return changes(self.counts, await self._count())
 
     async def connect(self, database: str = DATABASE) -> Connection:
         """A superuser's session; the caller closes it."""
@@ -163,6 +170,15 @@ class Drill:
                     await asyncio.sleep(POLL_S)
                 else:
                     return
+
+    async def _count(self) -> RowCounts:
+        """All rows of all users' tables, which takes no XID."""
+        target = Target(directory=self.cluster.directory)
+        sessions = MaintenanceSessions(target, LOCK_TIMEOUT_MS)
+        try:
+            return await count_rows(await read_cluster(target.connect), sessions, digest=True)
+        finally:
+            await sessions.close()
 
     async def _spend(self, counter: Counter) -> None:
         connection = await self.connect()

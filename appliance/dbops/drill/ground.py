@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from importlib import resources
-from types import MappingProxyType
+from appliance.named_sql import read_queries
 
-_NAME = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
-
-
-def _load() -> Mapping[str, str]:
-    folder = resources.files("appliance.dbops.drill") / "sql"
-    _, *parts = _NAME.split((folder / "ground.sql").read_text(encoding="utf-8"))
-    return MappingProxyType(dict(zip(parts[0::2], parts[1::2], strict=True)))
-
-
-GROUND = _load()
+GROUND = read_queries("appliance.dbops.drill", "ground")
 """The statements of `sql/ground.sql` by name; `create` and `load` are several each."""

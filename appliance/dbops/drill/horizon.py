@@ -15,7 +15,7 @@ class Prepared(Situation):
     holds_back = True
     gid = "forgotten transfer"
     consents = frozenset({Consent.PREPARED_COMMIT})
-    changes = frozenset({"app.public.pending"})
+    changes = frozenset({'app."public"."pending"'})
 
     async def plant(self, drill: Drill) -> None:
         """Leave it with one row."""

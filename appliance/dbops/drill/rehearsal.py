@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from appliance.dbops.blockers.blockers import blockers
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.situation import Situation
-from appliance.dbops.drill.tally import differences, tally
 from appliance.dbops.plan.plan import Plan, make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step
 from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.row_counts import RowChange
 from appliance.dbops.repair.run import Confirm, Outcome, OwnServer, Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_step import Result
@@ -86,7 +86,6 @@ async def rehearse(
 
     Raises ApplianceError.
     """
-    assert drill.tally is not None
     target = Target(directory=drill.cluster.directory)
     born = await _started_at(drill)
     began = time.monotonic()
@@ -99,11 +98,7 @@ async def rehearse(
         outcome = await run_once(drill, situation, state_dir, policy)
     repaired_s = time.monotonic() - began
     after = await read_snapshot(target.connect)
-    changed = [
-        line
-        for line in differences(drill.tally, await tally(drill.cluster.url))
-        if line.partition(":")[0] not in situation.changes
-    ]
+    changed = unforeseen(await drill.changes(), situation)
     return Rehearsed(
         diagnosed_s=diagnosed_s,
         blockers_found=len(found),
@@ -112,7 +107,7 @@ async def rehearse(
         repaired_s=repaired_s,
         outcome=outcome,
         too_old=tuple(check for check in check_ages(after, policy) if check.ok is False),
-        changed=tuple(changed),
+        changed=changed,
         restarted=await _started_at(drill) != born,
     )
 
@@ -143,6 +138,12 @@ async def run_once(
         ).go()
     finally:
         journal.close()
+
+
+def unforeseen(found: Iterable[RowChange], situation: Situation) -> tuple[str, ...]:
+    """The changes, in words, to which nobody has agreed."""
+    named = ((f"{one.database}.{one.table}", one.words) for one in found)
+    return tuple(f"{name}: {words}" for name, words in named if name not in situation.changes)
 
 
 def _policy_for(situation: Situation, policy: Policy) -> Policy:

@@ -45,7 +45,8 @@ class Situation:
     """Whether only single-user mode helps: the server is restarted for it."""
 
     changes: frozenset[str] = frozenset()
-    """Tables (`database.schema.table`) whose rows a repair changes: it finishes or gives something up."""
+    """Tables (`database."schema"."table"`) whose rows a repair changes: it finishes something or gives it
+    up."""
 
     async def plant(self, drill: Drill) -> None:
         """The cluster is new and empty: leave what will grow old."""

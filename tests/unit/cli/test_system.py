@@ -144,6 +144,10 @@ def test_a_database_of_one_s_own_takes_the_place_of_the_embedded_one() -> None:
     assert "appliance-server.service.d/network.conf" not in names(unix)
     assert "appliance-server.service.d/network.conf" in names(network)
     assert "PrivateNetwork=no" in file_text(network, "server.service.d/network.conf")
+    traces = '[traces]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n'
+    for unit in ("server", "engine@"):
+        assert f"appliance-{unit}.service.d/network.conf" in names(traces)
+    assert "appliance-engine@.service.d/network.conf" not in names(network)
 
 
 def test_the_socket_is_closed_to_other_machines_unless_the_settings_open_it() -> None:

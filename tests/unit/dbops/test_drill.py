@@ -10,9 +10,10 @@ from appliance.cli.main import main
 from appliance.dbops.drill.counters import STATUSES_PER_PAGE, xid_page_start
 from appliance.dbops.drill.ground import GROUND
 from appliance.dbops.drill.registry import SITUATIONS, SUMMARIES, situation
+from appliance.dbops.drill.rehearsal import unforeseen
 from appliance.dbops.drill.situation import Counter, Together
-from appliance.dbops.drill.tally import Counted, differences
 from appliance.dbops.limits import STOP_AGE
+from appliance.dbops.repair.row_counts import RowChange
 from appliance.errors import NotFound
 
 
@@ -29,26 +30,17 @@ def test_an_unknown_situation_is_refused_with_the_command_that_names_them() -> N
         situation("flood")
 
 
-def test_lost_changed_and_new_rows_are_told_apart() -> None:
-    before = {
-        "a": Counted(rows=2, hash=5),
-        "b": Counted(rows=2, hash=5),
-        "c": Counted(rows=2, hash=5),
-        "same": Counted(rows=2, hash=5),
-    }
-    after = {
-        "a": Counted(rows=1, hash=3),
-        "b": Counted(rows=2, hash=6),
-        "d": Counted(rows=0, hash=0),
-        "same": Counted(rows=2, hash=5),
-    }
-    assert differences(before, after) == [
-        "a: 2 rows, now 1",
-        "b: other content",
-        "c: is gone",
-        "d: appeared",
+def test_a_change_is_unforeseen_unless_the_situation_has_it() -> None:
+    found = [
+        RowChange(database="app", table='"public"."pending"', words="1 rows more", is_loss=False),
+        RowChange(database="app", table='"public"."texts"', words="it is gone", is_loss=True),
+        RowChange(database="other", table='"public"."pending"', words="it is gone", is_loss=True),
     ]
-    assert differences(before, before) == []
+    assert unforeseen(found, situation("prepared")) == (
+        'app."public"."texts": it is gone',
+        'other."public"."pending": it is gone',
+    )
+    assert len(unforeseen(found, situation("plain"))) == 3
 
 
 def test_the_next_xid_begins_a_page_just_below_the_stop() -> None:

@@ -26,6 +26,7 @@ name: ships
 hypothesis: Ships are better company than birds.
 character: ada
 primary: [messages_sent]
+looks: planned
 warm_up_minutes: 0
 arms:
   - {name: birds, version: production}
@@ -189,6 +190,7 @@ async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: 
     hits = next(one for one in result["findings"] if one["metric"]["name"] == "hit_ratio")
     assert hits["relative"]["high"] < -0.05
     assert hits["guard"] == "breached"
+    assert report["analysis"]["plan"]["looks"] == "planned", "a guardrail waits for no plan"
     assert "What does it cost?" in (team.folder / "one.html").read_text()
     await team.run("experiment", "stop", "ships", "-m", "it empties the cache")
     assert "no experiment runs" in await team.run("experiment", "check", "--pages", str(pages))

@@ -56,14 +56,5 @@ BEGIN
 END
 $$;
 
--- name: tables
-SELECT format('%I.%I', pg_namespace.nspname, pg_class.relname) AS name
-FROM pg_class
-JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
-WHERE pg_class.relkind IN ('r', 'm')
-  AND pg_class.relpersistence <> 't'
-  AND pg_namespace.nspname NOT IN ('pg_catalog', 'information_schema')
-ORDER BY name;
-
 -- name: databases
 SELECT datname AS name, datallowconn AS connectable FROM pg_database ORDER BY datname;
