@@ -185,6 +185,26 @@ async def test_a_search_touches_one_partition_of_what_is_indexed_and_the_tenants
     assert len({n for n in touched if n.startswith("conversations")}) == 1, touched
 
 
+async def test_catching_up_touches_one_partition_of_each_table(pool: Pool, ledger: Ledger) -> None:
+    for number in range(20):
+        await say(ledger, await new_conversation(ledger, f"tenant{number}"), "some words here")
+    conversation = await new_conversation(ledger)
+    await say(ledger, conversation, "some words here")
+    message = (await ledger.messages(TENANT, conversation.conversation_id))[0].message_id
+    ids = [conversation.conversation_id]
+    calls = {
+        "unsearched": (TENANT, BATCH_MESSAGES, SEARCHED_CHARACTERS_MAX),
+        "add_searched": (TENANT, ids, [message], ["{1,2}"], ids, [99]),
+    }
+    # The search itself is looked at above.
+    assert calls.keys() | {"search"} == QUERIES.keys()
+    for name, arguments in calls.items():
+        touched = set(scanned(await explain(pool, QUERIES[name], arguments)))
+        tables = sorted(partition.rpartition("_")[0] for partition in touched)
+        assert tables == sorted(set(tables)), f"{name} touches {sorted(touched)}"
+        assert "messages" in tables, f"{name} touches {sorted(touched)}"
+
+
 def scanned(plan: Sequence[dict[str, object]]) -> list[str]:
     """Tables that a plan has read, those it was only ready to read left out."""
     return [
