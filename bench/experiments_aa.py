@@ -241,9 +241,9 @@ class FalseSwitchbacks:
 
 
 def false_switchbacks(runs: int, *, blocks: int = 60, seed: int = SEED) -> FalseSwitchbacks:
-    """Latency that follows the day and a load that lingers, 30 messages in each half-hour period."""
+    """Latency that follows the day and a load that lingers, 150 messages in each half-hour period."""
     rng = np.random.default_rng(seed)
-    periods, each = 2 * blocks, 30
+    periods, each = 2 * blocks, 150
     block = np.repeat(np.arange(blocks, dtype=np.int32), 2)
     tide = 0.4 * np.sin(np.arange(periods) * 2 * np.pi / 48)
     load = rng.normal(0, 0.15, (periods, runs))

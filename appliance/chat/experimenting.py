@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
+
 from appliance.chat.catalog import Catalog
 from appliance.chat.prompt_diff import PromptDiff, prompt_diff
 from appliance.chat.trials import Trials
 from appliance.errors import ApplianceError, Conflict, InvalidRequest, NotFound, StorageUnavailable
 from appliance.experiment.definition import Definition, experiment_of, faults, overlaps
+from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.model_text import ModelText
 from appliance.store.experiment_records import Experiment
 from appliance.store.experiments import Experiments
@@ -100,8 +103,27 @@ class Experimenting:
         return experiment, linted
 
     async def _differs_when_cut(self, character: str, versions: dict[str, str]) -> bool:
-        """Whether the arms' prompts are the same until messages are cut."""
-        return False
+        """Whether the arms' prompts are the same until messages are cut: all but the step of a cut is
+        alike. A reserve says when the first cut is, which would have to be known of both arms."""
+        found = [await self.catalog.of(character, version) for version in versions.values()]
+        bundles = [await self.catalog.bundle(character, version) for version in versions.values()]
+        if any(CHARACTER_FILE not in bundle.files for bundle in bundles):
+            return False
+        alike = {
+            msgspec.json.encode(
+                msgspec.structs.replace(
+                    one.character,
+                    truncation=msgspec.structs.replace(one.character.truncation, step_tokens=None),
+                )
+            )
+            for one in found
+        }
+        others = [
+            {path: text for path, text in bundle.files.items() if path != CHARACTER_FILE}
+            for bundle in bundles
+        ]
+        steps = {one.character.truncation.step_tokens for one in found}
+        return len(alike) == 1 and len(steps) > 1 and all(one == others[0] for one in others)
 
     async def start(
         self, name: str, *, coverage: float | None, author: str, message: str

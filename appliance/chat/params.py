@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import msgspec
+
+from appliance.prompt.settings import SAMPLING_NAMES, SamplingSettings
 from appliance.wire.frames import Priority, Sampling
 
 
@@ -13,8 +16,9 @@ class GenerationParams:
 
     `new_tokens_max` None means the server's default; a number larger than the room the prompt leaves
     in the context is lowered to that room. `stop` strings end the reply and are not part of it. A
-    `batch` reply gives way to all interactive ones. `deadline_at`, in seconds of `time.perf_counter`:
-    when the reply must be finished, or else fails.
+    `batch` reply gives way to all interactive ones. `named` are the fields of `sampling` that the caller
+    chose; for others the conversation's version may have a value of its own. `deadline_at`, in seconds
+    of `time.perf_counter`: when the reply must be finished, or else fails.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -22,6 +26,18 @@ class GenerationParams:
     stop: tuple[str, ...] = ()
     priority: Priority = "interactive"
     deadline_at: float | None = None
+    named: frozenset[str] = frozenset()
+
+    def with_settings(self, settings: SamplingSettings) -> GenerationParams:
+        """These, with what a version settles where the caller named nothing."""
+        own = {
+            name: value
+            for name in SAMPLING_NAMES
+            if name not in self.named and (value := getattr(settings, name)) is not None
+        }
+        if not own:
+            return self
+        return replace(self, sampling=msgspec.structs.replace(self.sampling, **own))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

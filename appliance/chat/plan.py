@@ -20,7 +20,7 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import check_message, off_loop
 from appliance.chat.scene import user_of
-from appliance.chat.speakers import Cast, last_speaker, led, speaker_for
+from appliance.chat.speakers import Cast, last_speaker, led, sampling_of, speaker_for
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan, RepeatedTurn
@@ -124,6 +124,7 @@ class Planner:
             scene=conversation.scene,
             speaker=speaker,
             trial=conversation.trial,
+            sampling=sampling_of(cast),
         )
 
     async def regenerate(
@@ -165,6 +166,7 @@ class Planner:
             scene=conversation.scene,
             speaker=speaker,
             trial=conversation.trial,
+            sampling=sampling_of(cast),
         )
 
     async def _standing(self, conversation: Conversation, parent: UUID | Place | None) -> _Standing:
@@ -263,7 +265,9 @@ class Planner:
         new = led(user, cast, name=user_of(conversation.scene), speaker=speaker)
         said = new_message(new, conversation.tenant, model)
         *leads, message = (with_ids(model.tokenizer, one) for one in said)
-        return continued(model.chat_format, known.tip, message, self.builder.window(), leads=leads)
+        return continued(
+            model.chat_format, known.tip, message, self.builder.window(cast), leads=leads
+        )
 
     def _onward(
         self,

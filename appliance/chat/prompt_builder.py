@@ -21,7 +21,7 @@ from appliance.chat.scene import (
     shared_greetings,
     user_of,
 )
-from appliance.chat.speakers import Cast, led, staged
+from appliance.chat.speakers import Cast, led, staged, truncation_of
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Placement
@@ -54,6 +54,7 @@ class _Uncut:
 
     placed: Placed
     rendered: Rendered
+    window: Window
     is_anew: bool
 
 
@@ -70,12 +71,14 @@ class PromptBuilder:
     catalog: Catalog
     limits: ChatLimits
 
-    def window(self) -> Window:
-        """The room for prompts."""
+    def window(self, cast: Cast) -> Window:
+        """The room for prompts, as the version settles it; a group has the server's."""
+        own = truncation_of(cast)
+        reserve, step = own.reply_reserve_tokens, own.step_tokens
         return window(
             limit=context_tokens(self.engine),
-            reserve=self.limits.reply_reserve_tokens,
-            step=self.limits.truncation_step_tokens,
+            reserve=self.limits.reply_reserve_tokens if reserve is None else reserve,
+            step=self.limits.truncation_step_tokens if step is None else step,
         )
 
     async def build(
@@ -90,7 +93,7 @@ class PromptBuilder:
         `speaker` is the member of a group who replies."""
         uncut = await self._uncut(conversation, path, user, speaker)
         fitted = await self._fitted(uncut)
-        return BuiltPrompt(fitted=fitted, rendered=uncut.rendered, window=self.window())
+        return BuiltPrompt(fitted=fitted, rendered=uncut.rendered, window=uncut.window)
 
     async def keeper(self, conversation: Conversation, path: Sequence[Message]) -> Lorekeeper:
         """Who decides about the lore of a conversation, on a path or beyond what is known of it."""
@@ -102,7 +105,7 @@ class PromptBuilder:
             tokenizer=self.model.tokenizer,
             note=conversation.scene.note,
             macros=macros_of(conversation, cast),
-            room_tokens=self.window().room,
+            room_tokens=self.window(cast).room,
             owners=cast.owners if isinstance(cast, Group) else {},
             greeting=await greeting_index(conversation, cast, path) if asks else None,
             anchor_id=conversation.anchor_id,
@@ -138,7 +141,7 @@ class PromptBuilder:
         is_anew = cast.lore.placement is Placement.AS_WRITTEN
         if is_anew:
             placed = await self._with_lore(conversation, cast, placed, said, user)
-        return _Uncut(placed=placed, rendered=rendered, is_anew=is_anew)
+        return _Uncut(placed=placed, rendered=rendered, window=self.window(cast), is_anew=is_anew)
 
     async def _with_lore(
         self,
@@ -155,7 +158,7 @@ class PromptBuilder:
         )
 
     async def _fitted(self, uncut: _Uncut) -> Fitted:
-        space, placed = self.window(), uncut.placed
+        space, placed = uncut.window, uncut.placed
         chars = sum(len(said.content) for said in placed.history if said.token_ids is None)
         fitted = await off_loop(
             chars,

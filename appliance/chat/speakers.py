@@ -15,6 +15,12 @@ from typing import TypeAlias
 from appliance.errors import InvalidRequest
 from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.groups import Group
+from appliance.prompt.settings import (
+    NO_SAMPLING,
+    NO_TRUNCATION,
+    SamplingSettings,
+    TruncationSettings,
+)
 from appliance.store.records import FrozenText, Message, NewMessage
 from appliance.store.text import storable
 
@@ -103,3 +109,13 @@ def _line(cast: Cast, name: str, speaker: str | None) -> FrozenText | None:
         return None
     text = f"{name} speaks. {storable(member.called)} answers."
     return FrozenText(name=NEXT_SPEAKER, text=text)
+
+
+def sampling_of(cast: Cast) -> SamplingSettings:
+    """What the version settles of its replies; a group, of several versions, settles nothing."""
+    return NO_SAMPLING if isinstance(cast, Group) else cast.character.sampling
+
+
+def truncation_of(cast: Cast) -> TruncationSettings:
+    """What the version settles of its cuts; a group settles nothing."""
+    return NO_TRUNCATION if isinstance(cast, Group) else cast.character.truncation

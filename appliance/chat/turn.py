@@ -235,7 +235,7 @@ class Turns:
             tenant=plan.tenant,
             prompt=plan.prompt,
             onward=plan.onward,
-            params=params,
+            params=params.with_settings(plan.sampling),
             new_tokens_max=room_for_reply(
                 context, plan.prompt.tokens, params.new_tokens_max, self._limits
             ),

@@ -10,6 +10,7 @@ from appliance.chat.lore import Recall
 from appliance.prompt.fit import Fitted
 from appliance.prompt.lore.books import Lore
 from appliance.prompt.messages import Prompt
+from appliance.prompt.settings import NO_SAMPLING, SamplingSettings
 from appliance.store.records import NewMessage, Scene, StoredTurn, Trial
 
 
@@ -22,7 +23,8 @@ class Plan:
     first message of a conversation without one, `anchor_id` when the front of the path is not in the
     prompt. `recall` is what the `lore` of the path has come to before the reply.
     `prompt_version` is the version of the character that the prompt was made with, `scene` what the
-    user has set, `speaker` the member of a group who answers; `trial` is the conversation's.
+    user has set, `speaker` the member of a group who answers; `trial` is the conversation's,
+    `sampling` what the version settles of its replies.
     """
 
     tenant: str
@@ -42,6 +44,7 @@ class Plan:
     scene: Scene
     speaker: str | None = None
     trial: Trial | None = None
+    sampling: SamplingSettings = NO_SAMPLING
 
     @property
     def prompt(self) -> Prompt:

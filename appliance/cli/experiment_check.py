@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,12 +15,15 @@ from appliance.cli.admin_client import ask
 from appliance.cli.experiment_look import Look, look_at_all
 from appliance.cli.experiment_options import add_common, add_metrics
 from appliance.cli.plain_text import as_json, visible
+from appliance.errors import ApplianceError, InvalidRequest
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 AUTHOR = "guardrail"
 MESSAGE_CHARACTERS = 2_000
 LIST_FILE = "index.html"
+EVERY_MINUTES_MIN = 1.0
+EVERY_MINUTES_MAX = 7 * 24 * 60.0
 
 
 def add_check(kinds: Subparsers) -> None:
@@ -41,11 +45,24 @@ def add_check(kinds: Subparsers) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check once, or until it is interrupted; returns the exit code."""
-    while True:
+    if options.every is None:
         _check(options)
-        if options.every is None:
-            return 0
-        time.sleep(max(0.1, options.every) * 60)
+        return 0
+    if not EVERY_MINUTES_MIN <= options.every <= EVERY_MINUTES_MAX:
+        raise InvalidRequest(
+            f"--every: {options.every:g} is not {EVERY_MINUTES_MIN:g} to {EVERY_MINUTES_MAX:g} minutes"
+        )
+    while True:
+        check_again(options)
+        time.sleep(options.every * 60)
+
+
+def check_again(options: argparse.Namespace) -> None:
+    """Check; what is away now is said, and is no reason not to check again later."""
+    try:
+        _check(options)
+    except ApplianceError as error:
+        print(f"appliance: {visible(error.message)}", file=sys.stderr, flush=True)
 
 
 def _check(options: argparse.Namespace) -> None:

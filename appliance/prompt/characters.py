@@ -25,6 +25,12 @@ from appliance.prompt.contents import UNSTORABLE
 from appliance.prompt.field_faults import field_fault
 from appliance.prompt.lore.books import Lore, Placement
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
+from appliance.prompt.settings import (
+    NO_SAMPLING,
+    NO_TRUNCATION,
+    SamplingSettings,
+    TruncationSettings,
+)
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
 from appliance.prompt.templates.frozen_macros import Beginning
@@ -49,7 +55,8 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     `suggestions` are messages that a reader may begin with. `template` is the name of the one that
     the prompts of its conversations are made with. `post_history` stands after the newest message of
-    every prompt; `lore_placement`: where the texts of its lorebook go.
+    every prompt; `lore_placement`: where the texts of its lorebook go. `sampling` and `truncation` are
+    what its replies are chosen and its prompts cut with, where a request says nothing else.
     """
 
     id: str
@@ -61,6 +68,8 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     template: str = DEFAULT_TEMPLATE
     post_history: str = ""
     lore_placement: Literal["frozen", "as_written"] = "frozen"
+    sampling: SamplingSettings = NO_SAMPLING
+    truncation: TruncationSettings = NO_TRUNCATION
 
     def values(self) -> Mapping[str, Any]:
         """What templates know of it, as `character`."""
@@ -265,7 +274,8 @@ def read_character(source: bytes, here: str) -> Character:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidBundle(f"{here}: not YAML: {' '.join(str(error).split())}") from error
     try:
-        character = msgspec.convert(document, Character)
+        # Plain scalars are text, numbers too: those of settings are read as such.
+        character = msgspec.convert(document, Character, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidBundle(f"{here}: {field_fault(error, Character)}") from error
     if NAME.match(character.id) is None:
@@ -273,7 +283,8 @@ def read_character(source: bytes, here: str) -> Character:
     if not character.name.strip():
         raise InvalidBundle(f"{here}: name: is empty")
     for name, value in msgspec.structs.asdict(character).items():
-        if any(UNSTORABLE.search(text) for text in ([value] if isinstance(value, str) else value)):
+        texts = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(text, str) and UNSTORABLE.search(text) for text in texts):
             raise InvalidBundle(f"{here}: {name}: holds U+0000 or half of a character")
     return character
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from appliance.chat.params import GenerationParams
 from appliance.errors import InvalidRequest
+from appliance.prompt.settings import SAMPLING_NAMES
 from appliance.wire.frames import DEADLINE_MS_MAX, Priority, Sampling
 
 STOP_STRINGS_MAX = 16
@@ -79,6 +80,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             priority=self.priority or "interactive",
             deadline_at=None if self.deadline_ms is None else arrived_s + self.deadline_ms / 1000,
+            named=frozenset(name for name in SAMPLING_NAMES if getattr(self, name) is not None),
         )
 
 

@@ -60,8 +60,8 @@ def bare_box(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def box(bare_box: Box, package: Path) -> Box:
-    """The appliance, installed by its own command from its package, and started."""
+def installed(bare_box: Box, package: Path) -> Box:
+    """The appliance, installed by its own command from its package, not started."""
     box = bare_box
     box.run("dpkg", "--install", f"/root/{package.name}")
     (box.root / RELEASE.relative_to("/") / SITE / "packages.pth").write_text(f"{PACKAGES}\n")
@@ -73,8 +73,14 @@ def box(bare_box: Box, package: Path) -> Box:
         drop_in.parent.mkdir(exist_ok=True)
         drop_in.write_text(IMPATIENT, encoding="utf-8")
     box.run("systemctl", "daemon-reload")
-    box.run("appliance", "system", "install", "--start", "--execute")
     return box
+
+
+@pytest.fixture(scope="module")
+def box(installed: Box) -> Box:
+    """The appliance, installed and started."""
+    installed.run("appliance", "system", "install", "--start", "--execute")
+    return installed
 
 
 def configure(box: Box, settings: dict[str, str]) -> None:

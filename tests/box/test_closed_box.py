@@ -82,9 +82,9 @@ NO_DIRECTIVES = {"Type", "ExecStart", "Environment", "Restart", "RestartSec", "K
 
 
 @pytest.fixture(scope="module")
-def probed(box: Box) -> Mapping[str, Mapping[str, Any]]:
+def probed(installed: Box) -> Mapping[str, Mapping[str, Any]]:
     """What the probe found, by unit; and of the box itself under `box`."""
-    root = box.root
+    box, root = installed, installed.root
     (root / "opt/probe.py").write_bytes(PROBE.read_bytes())
     (root / "home/ann").mkdir()
     box.run("touch", "/tmp/of-the-box", "/root/of-the-box")
@@ -166,9 +166,9 @@ def test_the_calls_that_a_service_does_not_need_are_filtered_with_an_error(
 
 @pytest.mark.parametrize("unit", SERVICES)
 def test_a_service_starts_no_more_threads_than_its_limit(
-    box: Box, probed: Mapping[str, Mapping[str, Any]], unit: str
+    installed: Box, probed: Mapping[str, Mapping[str, Any]], unit: str
 ) -> None:
-    if not box.limits_hold:
+    if not installed.limits_hold:
         pytest.skip("this machine gives a container no memory and task limits")
     text = (UNITS / unit).read_text(encoding="utf-8")
     found = re.search(r"^TasksMax=(\d+)$", text, re.MULTILINE)

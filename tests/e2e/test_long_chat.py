@@ -42,7 +42,8 @@ async def test_300_turns_through_several_cuts_are_found_in_the_cache_and_every_m
     decoder = load_model(directory, "cpu", 1)
     with engine_in_thread(decoder, config.paths.engine_socket, pages=1536):
         async with served(config, text) as (port, services):
-            room = services.turns.prompts.builder.window().room
+            builder = services.turns.prompts.builder
+            room = builder.window(services.catalog.current.get(None)).room
             chat = await asyncio.to_thread(
                 run,
                 f"http://127.0.0.1:{port}",

@@ -21,7 +21,7 @@ from appliance.dbops.cluster import binaries as binaries_module
 from appliance.dbops.cluster.account import CLUSTER_UID, account_of_cluster
 from appliance.dbops.cluster.binaries import COPIED, Binaries, reachable_binaries
 from appliance.dbops.cluster.cluster import SOCKET_PATH_BYTES_MAX, Cluster, cluster_lock
-from appliance.dbops.settings import SETTINGS_FILE
+from appliance.dbops.settings import PORT, SETTINGS_FILE
 from appliance.errors import DatabaseError
 from tests.postgres import folders
 from tests.postgres.folders import copy, digest
@@ -350,6 +350,18 @@ async def test_a_lock_file_whose_number_went_to_another_program_is_no_obstacle(
     finally:
         stranger.kill()
         stranger.wait()
+
+
+@pytest.mark.parametrize("name", ["postmaster.pid", f".s.PGSQL.{PORT}.lock"])
+async def test_an_empty_lock_file_of_a_start_that_was_killed_is_no_obstacle(
+    own: Cluster, name: str
+) -> None:
+    account = account_of_cluster(own.directory)
+    lock_file = own.directory / name
+    lock_file.touch(mode=0o600)
+    os.chown(lock_file, account.uid, account.gid)
+    await own.start(quiet)
+    assert await ask(own, "SELECT 1") == 1
 
 
 async def test_a_server_that_cannot_start_says_why(own: Cluster) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from appliance.dbops import remedies
 from appliance.dbops.drill.counters import move_to_xid
 from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.throwaway import ThrowAway, silent
 from appliance.dbops.faults import Fault
-from appliance.dbops.plan import blockers as plan_blockers
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import overruled
@@ -115,7 +115,7 @@ async def test_a_vacuum_that_waits_for_a_cursors_page_names_it_and_the_others_go
 async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_ended(
     aged: Drill, sessions: MaintenanceSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_blockers, "TERMINATE_WAIT_MS", 200)
+    monkeypatch.setattr(remedies, "TERMINATE_WAIT_MS", 200)
     slow = await aged.session("slow")
     seen = await read_snapshot(target(aged).connect)
     step = Step(
@@ -125,7 +125,7 @@ async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_
         database=None,
         object="a session",
         reason="",
-        statements=plan_blockers.terminate(slow.pid, seen.taken_at, idle_too=True),
+        statements=(remedies.end_session_seen(slow.pid, seen.taken_at, idle_too=True),),
         pid=slow.pid,
     )
     os.kill(slow.pid, signal.SIGSTOP)

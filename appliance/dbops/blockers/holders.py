@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.dbops import remedies
 from appliance.dbops.blockers.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
 from appliance.dbops.duration import duration
-from appliance.dbops.quoting import literal
 from appliance.dbops.snapshot.snapshot import PreparedTransaction, Session, Slot, Snapshot, Standby
 
 PARALLEL_WORKER = "parallel worker"
 AUTOVACUUM_WORKER = "autovacuum worker"
-TERMINATE_WAIT_MS = 5000
 
 
 def holders(snapshot: Snapshot) -> Iterator[Blocker]:
@@ -51,7 +50,7 @@ def terminate(pid: int, consequence: str) -> Action:
     """End a session from anywhere in the cluster; takes no XID."""
     return Action(
         form=ActionForm.SQL,
-        text=f"SELECT pg_terminate_backend({pid}, {TERMINATE_WAIT_MS});",
+        text=f"{remedies.end_session(pid)};",
         database=None,
         consequence=consequence,
     )
@@ -135,14 +134,6 @@ def _feedback_off() -> Action:
 
 
 def _prepared(snapshot: Snapshot, transaction: PreparedTransaction) -> Blocker:
-    def action(verb: str, consequence: str) -> Action:
-        return Action(
-            form=ActionForm.SQL,
-            text=f"{verb} PREPARED {literal(transaction.gid)};",
-            database=transaction.database,
-            consequence=consequence,
-        )
-
     return Blocker(
         kind=BlockerKind.PREPARED_TRANSACTION,
         id=f"gid {transaction.gid}",
@@ -152,19 +143,32 @@ def _prepared(snapshot: Snapshot, transaction: PreparedTransaction) -> Blocker:
         detail=f"prepared by {transaction.owner} in database {transaction.database} "
         f"{duration(transaction.prepared_s)} ago; do not restart the server before it is gone",
         since_s=transaction.prepared_s,
-        actions=(
-            action("COMMIT", "keeps what it wrote; right if its coordinator committed"),
-            action("ROLLBACK", "throws away what it wrote; right if its coordinator gave up"),
-        ),
+        actions=finish_prepared(transaction.gid, transaction.database),
         gid=transaction.gid,
         database=transaction.database,
     )
 
 
+def finish_prepared(gid: str, database: str) -> tuple[Action, ...]:
+    """Both ways."""
+    ways = {
+        remedies.commit_prepared(gid): "keeps what it wrote; right if its coordinator committed",
+        remedies.rollback_prepared(
+            gid
+        ): "throws away what it wrote; right if its coordinator gave up",
+    }
+    return tuple(
+        Action(
+            form=ActionForm.SQL, text=f"{statement};", database=database, consequence=consequence
+        )
+        for statement, consequence in ways.items()
+    )
+
+
 def _slot(snapshot: Snapshot, slot: Slot) -> Iterator[Blocker]:
-    drop = f"SELECT pg_drop_replication_slot({literal(slot.name)});"
+    drop = f"{remedies.drop_slot(slot.name)};"
     if slot.active_pid is not None:
-        drop = f"SELECT pg_terminate_backend({slot.active_pid}, {TERMINATE_WAIT_MS}); {drop}"
+        drop = f"{remedies.end_session(slot.active_pid)}; {drop}"
     whose = f"plugin {slot.plugin}, database {slot.database}" if slot.logical else "a standby's"
     use = "unused" if slot.active_pid is None else f"in use by pid {slot.active_pid}"
     actions = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.dbops import remedies
 from appliance.dbops.blockers.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
 from appliance.dbops.blockers.holders import AUTOVACUUM_WORKER
 from appliance.dbops.limits import ID_SPACE, LAGGING_FACTOR, Stage, stage_of_members
@@ -11,7 +12,6 @@ from appliance.dbops.quoting import identifier
 from appliance.dbops.snapshot.rates import Rate, days_left
 from appliance.dbops.snapshot.snapshot import AgeMin, Database, Snapshot
 
-ONLY_DATABASE_STATS_SINCE = 16
 STALE_MIN = 1_000_000
 """IDs by which a database is older than its oldest relation before that is worth a word."""
 
@@ -168,10 +168,6 @@ def _old(snapshot: Snapshot, database: Database) -> Blocker:
 
 
 def _stale(snapshot: Snapshot, database: Database) -> Blocker:
-    if snapshot.major >= ONLY_DATABASE_STATS_SINCE:
-        text = "VACUUM (ONLY_DATABASE_STATS);"
-    else:
-        text = f"VACUUM (TRUNCATE OFF) {identifier('pg_catalog', 'pg_am')};"
     return _of_database(
         snapshot,
         BlockerKind.STALE_DATFROZENXID,
@@ -180,7 +176,7 @@ def _stale(snapshot: Snapshot, database: Database) -> Blocker:
         actions=(
             Action(
                 form=ActionForm.SQL,
-                text=text,
+                text=f"{remedies.count_database_age(snapshot.major)};",
                 database=database.name,
                 consequence="looks at the ages of all relations again; takes no XID",
             ),

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from appliance.dbops import remedies
 from appliance.dbops.blockers.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
 from appliance.dbops.blockers.damage import Damage, DamageKind
-from appliance.dbops.blockers.holders import AUTOVACUUM_WORKER, describe, terminate
+from appliance.dbops.blockers.holders import (
+    AUTOVACUUM_WORKER,
+    describe,
+    finish_prepared,
+    terminate,
+)
 from appliance.dbops.limits import Stage
 from appliance.dbops.quoting import identifier, literal, single_user_command
 from appliance.dbops.snapshot.snapshot import (
@@ -94,7 +100,7 @@ def _temp_table(
 def _orphan_actions(
     snapshot: Snapshot, database: Database, relation: Relation
 ) -> tuple[Action, ...]:
-    drop = f"DROP TABLE {identifier(relation.schema, relation.name)};"
+    drop = f"{remedies.drop_table(relation.schema, relation.name)};"
     if not snapshot.stopped:
         return (
             Action(
@@ -155,16 +161,7 @@ def _lock(snapshot: Snapshot, database: Database, relation: Relation, lock: Lock
     whose = f"gid {lock.gid}" if lock.pid is None else f"pid {lock.pid}"
     actions: tuple[Action, ...] = ()
     if lock.gid is not None:
-        verbs = {"COMMIT": "keeps what it wrote", "ROLLBACK": "throws away what it wrote"}
-        actions = tuple(
-            Action(
-                form=ActionForm.SQL,
-                text=f"{verb} PREPARED {literal(lock.gid)};",
-                database=database.name,
-                consequence=consequence,
-            )
-            for verb, consequence in verbs.items()
-        )
+        actions = finish_prepared(lock.gid, database.name)
     elif lock.pid is not None and not automatic:
         actions = (terminate(lock.pid, "its open transaction is rolled back"),)
     if automatic:
@@ -197,7 +194,7 @@ def _damage(
     table = identifier(damage.schema, damage.relation)
     if damage.kind is DamageKind.FILE:
         kind, where = BlockerKind.MISSING_FILE, f"{damage.database}: {table}"
-        actions = _file_actions(damage, table)
+        actions = _file_actions(damage)
     elif damage.index is None:
         kind, where = BlockerKind.DAMAGED_PAGE, f"{damage.database}: {table}"
         actions = _page_actions(damage, table, amcheck_schema)
@@ -221,11 +218,11 @@ def _damage(
     )
 
 
-def _file_actions(damage: Damage, table: str) -> tuple[Action, ...]:
+def _file_actions(damage: Damage) -> tuple[Action, ...]:
     return (
         Action(
             form=ActionForm.SQL,
-            text=f"DROP TABLE {table};",
+            text=f"{remedies.drop_table(damage.schema, damage.relation)};",
             database=damage.database,
             consequence="LOSES THE WHOLE TABLE, of which this server has nothing to read any more; takes "
             "XIDs, so it cannot be done in the stop. Put the file back from a copy of the data folder, "

@@ -123,6 +123,7 @@ class Cluster:
         self._lock.acquire()
         binaries = reachable_binaries(self._binaries, account)
         await self._stop_leftover(account, progress)
+        leftover.remove_empty_locks(self.directory)
         replace_file(self.directory / SETTINGS_FILE, self._settings.encode())
         process = await self._spawn(binaries, account)
         try:

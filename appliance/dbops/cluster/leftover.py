@@ -1,19 +1,25 @@
 """What an earlier run left on a data folder: its lock file, its server, sessions that lost their server.
 
-Ends processes that work in the folder, and no others. Starts no server.
+Ends processes that work in the folder, and no others; removes empty lock files. Starts no server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import logging
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.dbops.cluster.account import Account
+from appliance.dbops.settings import PORT
+
+log = logging.getLogger("appliance.dbops")
 
 POLL_S = 0.05
 FAST_STOP_S = 30.0
@@ -36,6 +42,20 @@ true
 """
 """Every PostgreSQL process works in its data folder. Listed by a shell under the cluster's own user:
 even root may not look at another user's `cwd` in a container without CAP_SYS_PTRACE."""
+
+
+def remove_empty_locks(directory: Path) -> None:
+    """Remove lock files of PostgreSQL's that hold nothing, in a folder that is ours and serves nobody.
+
+    PostgreSQL makes such a file, then writes it: killed in between, or by a power cut, it leaves one that
+    each later start refuses ("lock file is empty"), for it cannot know that nobody is starting.
+    """
+    for path in (directory / "postmaster.pid", directory / f".s.PGSQL.{PORT}.lock"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size == 0:
+                path.unlink()
+                log.warning("empty_lock_removed", extra={"file": str(path)})
 
 
 def recorded_pid(directory: Path) -> int | None:

@@ -17,10 +17,13 @@ from appliance.dbops.plan.history import Pin
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
-from appliance.dbops.quoting import literal
+from appliance.dbops.remedies import (
+    commit_prepared,
+    drop_slot,
+    end_session_seen,
+    rollback_prepared,
+)
 from appliance.dbops.snapshot.snapshot import Database, Relation, Session, Snapshot, Standby
-
-TERMINATE_WAIT_MS = 5000
 
 GAIN_MIN = 1_000_000
 """XIDs that a VACUUM has to win to be worth its reading while something older still holds it back."""
@@ -101,21 +104,22 @@ def _deed(
         return StepKind.FINISH_PREPARED, key, (), _prepared_choices(blocker.gid)
     if blocker.kind in (BlockerKind.PHYSICAL_SLOT, BlockerKind.LOGICAL_SLOT):
         assert blocker.slot is not None
-        ends = () if pid is None else terminate(pid, taken_at, idle_too=True)
-        drop = f"SELECT pg_drop_replication_slot({literal(blocker.slot)})"
+        ends = () if pid is None else (end_session_seen(pid, taken_at, idle_too=True),)
         loses = "its place in the WAL: what reads it has to be set up again"
-        choice = Choice(consent=Consent.SLOT, statements=(*ends, drop), loses=loses)
+        choice = Choice(
+            consent=Consent.SLOT, statements=(*ends, drop_slot(blocker.slot)), loses=loses
+        )
         return StepKind.DROP_SLOT, f"slot:{blocker.slot}", (), (choice,)
     assert pid is not None
     if blocker.kind is BlockerKind.STANDBY_FEEDBACK:
         choice = Choice(
             consent=Consent.STANDBY,
-            statements=terminate(pid, taken_at, idle_too=True),
+            statements=(end_session_seen(pid, taken_at, idle_too=True),),
             loses="its connection, and again whenever it comes back with so old a snapshot while this "
             "stage lasts; unless its query ends or hot_standby_feedback is off there, it will hold again",
         )
         return StepKind.END_STANDBY, f"standby:{pid}", (), (choice,)
-    ends = terminate(pid, taken_at)
+    ends = (end_session_seen(pid, taken_at),)
     if blocker.automatic:
         return StepKind.END_SESSION, f"session:{pid}", ends, ()
     choice = Choice(consent=Consent.SESSION, statements=ends, loses="what it has not committed")
@@ -126,12 +130,12 @@ def _prepared_choices(gid: str) -> tuple[Choice, ...]:
     return (
         Choice(
             consent=Consent.PREPARED_COMMIT,
-            statements=(f"COMMIT PREPARED {literal(gid)}",),
+            statements=(commit_prepared(gid),),
             loses="nothing: what it wrote becomes visible; right if its coordinator committed",
         ),
         Choice(
             consent=Consent.PREPARED_ROLLBACK,
-            statements=(f"ROLLBACK PREPARED {literal(gid)}",),
+            statements=(rollback_prepared(gid),),
             loses="everything it wrote; right if its coordinator gave up",
         ),
     )
@@ -184,7 +188,7 @@ def lock_steps(
         if session.pid in seen or not (automatic or is_old):
             continue
         seen.add(session.pid)
-        ends = terminate(session.pid, snapshot.taken_at)
+        ends = (end_session_seen(session.pid, snapshot.taken_at),)
         loses = "its VACUUM" if session.vacuuming else "what it has not committed"
         yield Step(
             key=f"lock:{session.pid}",
@@ -235,7 +239,7 @@ def pin_steps(
             choices=(
                 Choice(
                     consent=Consent.LOCK,
-                    statements=terminate(session.pid, pin.begun),
+                    statements=(end_session_seen(session.pid, pin.begun),),
                     loses="what it has not committed, and its open cursors",
                 ),
             ),
@@ -250,13 +254,3 @@ def session_name(session: Session) -> str:
     )
     place = f" in {session.database}" if session.database else ""
     return f"{session.backend} {session.pid}{place}{f' ({who})' if who else ''}"
-
-
-def terminate(pid: int, taken_at: datetime, *, idle_too: bool = False) -> tuple[str, ...]:
-    """No row when it is no longer the session that was seen: its number may be another's by now, and a
-    transaction that has ended holds nothing back."""
-    begun = "backend_start" if idle_too else "xact_start"
-    return (
-        f"SELECT pg_terminate_backend(pid, {TERMINATE_WAIT_MS}) FROM pg_stat_activity "
-        f"WHERE pid = {pid} AND {begun} <= {literal(taken_at.isoformat())}::timestamptz",
-    )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from appliance.dbops.limits import ID_SPACE
 from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
+from appliance.dbops.remedies import count_database_age
 from appliance.dbops.snapshot.snapshot import Database, Snapshot
 
 AUTOVACUUM_SETTINGS = MappingProxyType(
@@ -15,16 +16,11 @@ AUTOVACUUM_SETTINGS = MappingProxyType(
 )
 """While autovacuum is let in; what was set before comes back. A new nap wakes the launcher at once."""
 
-SMALL_CATALOG = "pg_catalog.pg_am"
-"""Before 16 a database's age is computed at the end of any VACUUM, so of the smallest one."""
-
 
 def refresh_step(
     snapshot: Snapshot, database: Database, limits: AgeLimits, stage: int, *, stale: bool
 ) -> Step:
     """Compute the database's age from its relations' (`datfrozenxid`, `datminmxid`)."""
-    options = "ONLY_DATABASE_STATS" if snapshot.major >= 16 else "INDEX_CLEANUP OFF, TRUNCATE OFF"
-    place = "" if snapshot.major >= 16 else f" {SMALL_CATALOG}"
     reason = "its relations are young, and its own age has not followed"
     return Step(
         key=f"refresh:{stage}:{database.name}",
@@ -33,7 +29,7 @@ def refresh_step(
         database=database.name,
         object=f"database {database.name}",
         reason=reason if stale else "its age follows from its relations'",
-        statements=(f"VACUUM ({options}){place}",),
+        statements=(count_database_age(snapshot.major),),
         xid_age=database.xid_age,
         mxid_age=database.mxid_age,
         xid_age_max=limits.xid[stage - 1],

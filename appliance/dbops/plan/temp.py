@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from appliance.dbops.plan.blockers import session_name, terminate
+from appliance.dbops.plan.blockers import session_name
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
-from appliance.dbops.quoting import identifier, single_user_command
+from appliance.dbops.quoting import single_user_command
+from appliance.dbops.remedies import drop_table, end_session_seen
 from appliance.dbops.snapshot.snapshot import Database, Relation, Session, Snapshot
 
 
@@ -43,15 +44,15 @@ def temp_steps(snapshot: Snapshot, limits: AgeLimits, policy: Policy) -> Iterato
                 )
 
 
-def _by_hand(table: str, database: str) -> str:
-    command = single_user_command(f"DROP TABLE {table}", folder="FOLDER", database=database)
+def _by_hand(drop: str, database: str) -> str:
+    command = single_user_command(drop, folder="FOLDER", database=database)
     return "" if command is None else f", or by hand: {command}"
 
 
 def _orphan_step(
     database: Database, table: Relation, stage: int, policy: Policy, *, offline: bool
 ) -> Step:
-    name = identifier(table.schema, table.name)
+    drop = drop_table(table.schema, table.name)
     asked = not offline or policy.single_user
     reason = f"its owner is gone, it is {table.xid_age:,} XIDs old, and VACUUM passes it over"
     if offline:
@@ -59,7 +60,7 @@ def _orphan_step(
             "; dropping it takes an XID, which in the stop only single-user mode gives"
             if asked
             else "; in the stop only single-user mode can drop it: stop the server and run this again "
-            f"with --single-user{_by_hand(name, database.name)}"
+            f"with --single-user{_by_hand(drop, database.name)}"
         )
     step = Step(
         key=f"temp:{database.name}:{table.oid}",
@@ -81,7 +82,7 @@ def _orphan_step(
         choices=(
             Choice(
                 consent=consent,
-                statements=(f"DROP TABLE {name}",),
+                statements=(drop,),
                 loses=f"{loses}; the server is stopped and started" if offline else loses,
             ),
         ),
@@ -118,7 +119,7 @@ def _live_step(
         choices=(
             Choice(
                 consent=Consent.SESSION,
-                statements=terminate(session.pid, taken_at, idle_too=True),
+                statements=(end_session_seen(session.pid, taken_at, idle_too=True),),
                 loses="its temporary tables and what it has not committed",
             ),
         ),

@@ -176,7 +176,6 @@ class StepTaker:
 
     async def _reindex(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         """Build indexes anew, and leave nothing of an attempt that failed or was broken off."""
-        await self._drop_leftovers(step)
         try:
             return await self._repair(step, statement, snapshot)
         finally:

@@ -189,7 +189,8 @@ async def test_what_one_message_calls_up_has_a_share_of_the_room_whatever_the_bo
     user, _ = await ledger.messages(TENANT, opened)
     tokenizer = turns.planner.builder.model.tokenizer
     sizes = [count(tokenizer.encode(one.text)) for one in user.lore]
-    room = turns.planner.builder.window().room // LORE_SHARE
+    cast = await turns.planner.builder.catalog.of(None, None)
+    room = turns.planner.builder.window(cast).room // LORE_SHARE
     assert room - max(sizes) < sum(sizes) <= room
 
 

@@ -134,10 +134,10 @@ async def test_a_user_is_pinned_at_the_start_and_exposed_once_with_the_statement
         lent: Any = Lent(connection)
         ledger._pool = ledger._writer._pool = lent
         await read(send(turns, opened.conversation_id, "first"))
-        assert sorted(set(lent.taken())) == ["append_turn", "get_conversation"]
+        assert set(lent.taken()) == {"get_conversation", "BEGIN", "append_turn", "COMMIT"}
         for number in range(3):
             await read(send(turns, opened.conversation_id, f"warm {number}"))
-            assert lent.taken() == ["get_conversation", "append_turn"]
+            assert lent.taken() == ["get_conversation", "BEGIN", "append_turn", "COMMIT"]
     ledger._pool = ledger._writer._pool = pool
     tree = await ledger.messages(TENANT, opened.conversation_id)
     seen = await exposures(pool, opened.conversation_id)

@@ -344,7 +344,7 @@ CASES = (
         id="database app",
         age=1000,
         scope=APP,
-        actions=('VACUUM (TRUNCATE OFF) "pg_catalog"."pg_am";',),
+        actions=("VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) pg_catalog.pg_am;",),
     ),
     Case(
         kind=KIND.BURN_RATE,
