@@ -109,7 +109,8 @@ def plan_uninstall(
     paths = sorted(installed)
     steps: list[Step] = []
     if is_running:
-        words = ("systemctl", "stop", "appliance.target")
+        # The parts by name as well: `stop` waits for what it names alone, and data is deleted next.
+        words = ("systemctl", "stop", "appliance.target", "appliance-*")
         steps.append(Command(words=words, why="ends every process in order"))
     steps += [Remove(path=path) for path in paths]
     if any(path.is_relative_to(UNITS) for path in paths):

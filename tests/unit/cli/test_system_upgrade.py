@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import msgspec
@@ -10,9 +11,12 @@ import pytest
 
 from appliance.cli import system_upgrade, system_version
 from appliance.cli.main import main
-from appliance.cli.system_upgrade import restarts_of
+from appliance.cli.system_files import Link
+from appliance.cli.system_plan import Command, Step, Write
+from appliance.cli.system_upgrade import restarts_of, run_upgrade
 from appliance.cli.system_version import About, about, ask
 from appliance.config import Config, parse_config
+from appliance.errors import ConfigError
 
 NEW = About(version="2", prefix="/opt/appliance/2", schema=7, engine="e", postgres="p")
 
@@ -73,6 +77,112 @@ def test_a_version_that_is_gone_or_too_old_says_nothing_of_itself(tmp_path: Path
     program.write_text("#!/bin/sh\necho 'usage: appliance'\nexit 2\n")
     program.chmod(0o755)
     assert ask(tmp_path) is None
+
+
+class Interrupted:
+    """An upgrade of links in a folder, with commands that are only noted; `fails` is what a restart does."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current, self.previous = folder / "current", folder / "previous"
+        self.old, self.new = folder / "1", folder / "2"
+        self.served = "1"
+        self.commands: list[tuple[str, ...]] = []
+        self.fails: BaseException | None = None
+        self.current.symlink_to(self.old)
+        real = system_upgrade.carry_out
+        write = Write(wanted=Link(path=self.current, target=self.new), cause="new version")
+
+        def carried(root: Path, step: Step) -> None:
+            if not isinstance(step, Command):
+                real(root, step)
+                return
+            self.commands.append(step.words)
+            if step.words[1:3] == ("system", "install"):
+                self.current.unlink()
+                self.current.symlink_to(Path(step.words[0]).parents[1])
+            elif self.fails is not None:
+                failure, self.fails = self.fails, None
+                raise failure
+
+        replace = msgspec.structs.replace
+        for name, value in {
+            "PROGRAM": self.current,
+            "PREVIOUS": self.previous,
+            "about": lambda: replace(NEW, prefix=str(self.new)),
+            "ask": lambda _: replace(NEW, version="1", prefix=str(self.old)),
+            "installed_config": lambda _: config(),
+            "install_steps": lambda *_, **__: (
+                () if self.current.readlink() == self.new else (write,)
+            ),
+            "ask_socket": lambda *_, **__: {"version": self.served},
+            "carry_out": carried,
+        }.items():
+            monkeypatch.setattr(system_upgrade, name, value)
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+
+    def upgrade(self) -> int:
+        return run_upgrade(Path("/"), execute=True, no_way_back=False)
+
+    @property
+    def links(self) -> tuple[Path, Path | None]:
+        return self.current.readlink(), self.previous.readlink() if self.previous.is_symlink() else None
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
+    return Interrupted(tmp_path, monkeypatch)
+
+
+def test_an_upgrade_that_fails_leaves_links_as_they_were(interrupted: Interrupted) -> None:
+    interrupted.fails = ConfigError("no")
+    assert interrupted.upgrade() == 1
+    assert interrupted.links == (interrupted.old, None)
+    before = interrupted.old.with_name("0")
+    interrupted.previous.symlink_to(before)
+    interrupted.fails = ConfigError("no")
+    assert interrupted.upgrade() == 1
+    assert interrupted.links == (interrupted.old, before)
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGHUP])
+def test_an_upgrade_that_is_broken_off_is_put_back(
+    interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch, number: signal.Signals | None
+) -> None:
+    real = system_upgrade.carry_out
+
+    def hit(root: Path, step: Step) -> None:
+        if isinstance(step, Command) and not interrupted.commands and number is not None:
+            signal.raise_signal(number)
+        real(root, step)
+
+    monkeypatch.setattr(system_upgrade, "carry_out", hit)
+    interrupted.fails = KeyboardInterrupt() if number is None else None
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.upgrade()
+    assert interrupted.links == (interrupted.old, None)
+    assert interrupted.commands[-1][1] == "try-restart", "the old version was not started again"
+
+
+def test_an_upgrade_that_was_killed_has_a_way_back_and_is_taken_up_again(
+    interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object) -> None:
+        raise RuntimeError("as kill -9 does")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system_upgrade, "_put_back", killed)
+        interrupted.fails = KeyboardInterrupt()
+        with pytest.raises(RuntimeError, match="kill -9"):
+            interrupted.upgrade()
+    # The new one is installed, the old one serves on.
+    assert interrupted.links == (interrupted.new, interrupted.old)
+    interrupted.commands.clear()
+    assert interrupted.upgrade() == 0
+    assert [words[1] for words in interrupted.commands] == ["try-restart"]
+    interrupted.served = "2"
+    capsys.readouterr()
+    assert interrupted.upgrade() == 0
+    assert "nothing to do" in capsys.readouterr().out
 
 
 def test_without_an_upgrade_there_is_nothing_to_go_back_to(
