@@ -53,7 +53,8 @@ class Machine:
 class Subject:
     """One appliance on one machine. `who` is the services' user; `home` its home, if it has one.
 
-    `config` is what the services have, `written` what the file of settings says by itself. `credentials` is the folder of secrets, None where the appliance is not installed as services;
+    `config` is what the services have, `written` what the file of settings says by itself.
+    `credentials` is the folder of secrets, None where the appliance is not installed as services;
     `differing`: what `appliance system check` finds.
     """
 

@@ -48,9 +48,9 @@ def run_upgrade(sources: Path, *, execute: bool, no_way_back: bool) -> int:
     Returns the exit code, 1 when it did not work and the old version serves on. Raises ConfigError or
     DatabaseError before anything is changed.
     """
-    new = about()
+    installed, new = _installed(), about()
     config = installed_config(ROOT)
-    old_prefix = _replaced(new, config)
+    old_prefix = _replaced(installed, new, config)
     if old_prefix is None:
         print(f"version {new.version} ({new.prefix}) is the installed one: nothing to do")
         return 0
@@ -112,18 +112,23 @@ def restarts_of(old: About | None, new: About, config: Config) -> tuple[Command,
     return tuple(commands)
 
 
-def _replaced(new: About, config: Config) -> Path | None:
-    """The version whose place is to be taken; None when `new` has it. Raises ConfigError.
-
-    An upgrade that was broken off may have installed `new` while its predecessor serves on.
-    """
-    installed, before = _link(PROGRAM), _link(PREVIOUS)
+def _installed() -> Path:
+    installed = _link(PROGRAM)
     if installed is None:
         raise ConfigError(
             f"{PROGRAM}: no version is installed yet: appliance system install --model DIR"
         )
+    return installed
+
+
+def _replaced(installed: Path, new: About, config: Config) -> Path | None:
+    """The version whose place is to be taken; None when `new` has it.
+
+    An upgrade that was killed may have installed `new` while its predecessor serves on.
+    """
     if installed != Path(new.prefix):
         return installed
+    before = _link(PREVIOUS)
     is_old_serving = _served(config) not in (None, new.version)
     return before if is_old_serving and before != installed else None
 

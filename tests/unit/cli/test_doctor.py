@@ -321,7 +321,7 @@ def test_an_installed_box_is_looked_at_as_its_services_have_it(
     assert folder is not None
     monkeypatch.setattr("appliance.cli.doctor.CONFIG", healthy.config_path)
     monkeypatch.setattr("appliance.cli.installed.CREDENTIALS", folder)
-    monkeypatch.setattr("appliance.cli.doctor_subject.services", lambda: {})
+    monkeypatch.setattr("appliance.cli.doctor_subject.services", dict)
     monkeypatch.setattr("appliance.cli.system_steps.install_steps", lambda *_, **__: ())
     assert looked_up(healthy) == []
     (folder / "database_url").touch(mode=0o600)

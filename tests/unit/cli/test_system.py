@@ -198,11 +198,11 @@ def test_a_tree_for_another_system_opens_the_gpus_that_its_settings_name(
 
 
 def test_an_uninstallation_waits_for_every_part_before_it_takes_anything() -> None:
-    units = [Path("/etc/systemd/system/appliance.target")]
-    first, *rest = plan_uninstall(units, [Path("/var/lib/appliance")], is_running=True)
+    installed = [item.path for item in unit_files(SOURCES, config(), has_gpu=True)]
+    first, *rest = plan_uninstall(installed, [Path("/var/lib/appliance")], is_running=True)
     assert isinstance(first, Command)
-    # systemctl(1): a stop waits for the units that it names.
-    assert first.words == ("systemctl", "stop", "appliance.target", "appliance-*")
+    # systemctl(1): a stop waits for the units that it names; `*` stands for engines that run.
+    assert set(first.words) == {"systemctl", "stop", *(name.replace("@", "@*") for name in SOURCES)}
     assert rest[-1] == Remove(path=Path("/var/lib/appliance"), is_tree=True)
 
 
