@@ -128,28 +128,29 @@ class Experimenting:
     async def start(
         self, name: str, *, coverage: float | None, author: str, message: str
     ) -> Experiment:
-        """Start a draft, or let a larger share of the users of a running one in. Raises Conflict where it
-        gets in the way of another, or has ended."""
+        """Start a draft with any share of its users, or let a larger one of a running experiment's in.
+        Raises Conflict where it gets in the way of another, or has ended."""
         experiment = await self.experiments.get(name)
         if experiment.state in ("stopped", "shipped"):
             raise Conflict(
                 f"{name} is {experiment.state}: only a draft can be started; make another of another name"
             )
-        if coverage is not None and coverage > experiment.coverage:
-            await self.experiments.ramp(name, coverage, author=author, message=message)
-        elif coverage is not None and coverage < experiment.coverage:
-            raise Conflict(
-                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
-            )
-        elif experiment.is_running:
-            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
         if not experiment.is_running:
             await self.experiments.start(
                 name,
+                coverage=coverage,
                 author=author,
                 message=message,
                 check=lambda others: _refuse_overlaps(experiment, others),
             )
+        elif coverage is None or coverage == experiment.coverage:
+            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
+        elif coverage < experiment.coverage:
+            raise Conflict(
+                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
+            )
+        else:
+            await self.experiments.ramp(name, coverage, author=author, message=message)
         return await self._changed(name)
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:

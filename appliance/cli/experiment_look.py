@@ -6,22 +6,20 @@ Runs in the command's process: a look reads every message, and no chat waits for
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from appliance.cli.experiment_database import read
 from appliance.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from appliance.config import DatabaseConfig
     from appliance.experiment.findings import Analysis
     from appliance.experiment.report.subject import Subject
     from appliance.store.experiment_records import Experiment, ExperimentEvent
     from appliance.store.pool import Pool
 
-STATEMENT_TIMEOUT_MS = 600_000
 VERSION_CHARACTERS = 12
 HOURS_A_DAY = 24.0
 
@@ -72,28 +70,22 @@ def _looks(
 ) -> tuple[Look, ...]:
     from appliance.experiment.metric_files import load_metrics
     from appliance.store.experiments import Experiments
-    from appliance.store.pool import connect
 
     metrics = load_metrics(options.metrics)
-    url, config = database_of(options)
 
-    async def taken() -> tuple[Look, ...]:
-        pool = await connect(url, config)
-        try:
-            store = Experiments(pool)
-            if name is not None:
-                await store.get(name)
-            return tuple(
-                [
-                    await _look(pool, experiment, await store.events(experiment.name), metrics)
-                    for experiment in await store.all()
-                    if chosen(experiment)
-                ]
-            )
-        finally:
-            pool.terminate()
+    async def taken(pool: Pool) -> tuple[Look, ...]:
+        store = Experiments(pool)
+        if name is not None:
+            await store.get(name)
+        return tuple(
+            [
+                await _look(pool, experiment, await store.events(experiment.name), metrics)
+                for experiment in await store.all()
+                if chosen(experiment)
+            ]
+        )
 
-    return asyncio.run(taken())
+    return read(options, taken)
 
 
 async def _look(
@@ -148,23 +140,3 @@ def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Sub
             if event.kind == "paused"
         ),
     )
-
-
-def database_of(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
-    """The address of the appliance's database, and settings for long questions."""
-    import msgspec
-
-    from appliance.cli.postgres import with_own_postgres
-    from appliance.config import DatabaseConfig
-    from appliance.credentials import load_as_service
-    from appliance.dbops.cluster.cluster import socket_url
-
-    if options.config is not None:
-        database = with_own_postgres(load_as_service(options.config)).database
-    else:
-        from appliance.cli.demo_paths import demo_paths
-
-        database = DatabaseConfig(url=socket_url(demo_paths(options.data_dir).postgres_dir))
-    assert database.url is not None
-    patient = msgspec.structs.replace(database, statement_timeout_ms=STATEMENT_TIMEOUT_MS)
-    return database.url, patient

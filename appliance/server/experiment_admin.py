@@ -18,6 +18,7 @@ from appliance.server.experiment_requests import (
     BODY_BYTES_MAX,
     CREATE,
     LINT,
+    PAGES,
     PAUSE,
     SHIP,
     START,
@@ -33,6 +34,7 @@ def add_experiment_routes(router: web.UrlDispatcher) -> None:
     """Everything under /experiments."""
     router.add_get("/experiments", _list)
     router.add_post("/experiments", _create)
+    router.add_put("/experiments", _draw)
     router.add_post("/experiments/lint", _lint)
     router.add_get("/experiments/{name}", _show)
     router.add_get("/experiments/{name}/report", _report)
@@ -47,6 +49,13 @@ async def _list(request: web.Request) -> web.Response:
     """GET: every experiment, the newest first."""
     found = await _deeds(request).experiments.all()
     return _json({"experiments": [experiment_fields(experiment) for experiment in found]})
+
+
+async def _draw(request: web.Request) -> web.Response:
+    """PUT: what /experiments shows from now on."""
+    asked = await _body(request, PAGES)
+    request.app[SERVICES].experiment_pages.replace(asked.pages)
+    return _json({"pages": len(asked.pages)})
 
 
 async def _lint(request: web.Request) -> web.Response:

@@ -93,30 +93,33 @@ class Experiments:
         self,
         name: str,
         *,
+        coverage: float | None = None,
         author: str,
         message: str,
         check: Callable[[Sequence[Experiment]], None],
     ) -> None:
-        """Let users in from now on. `check` sees all experiments, and raises where this one would get in
-        the way of another; no other is started meanwhile. Raises Conflict unless it is a draft."""
+        """Let users in from now on, with another `coverage` than the draft's where one is given. `check`
+        sees all experiments, and raises where this one would get in the way of another; no other is started
+        meanwhile. Raises Conflict unless it is a draft."""
         who, why = checked_author(author), checked_message(message)
 
         async def operation(connection: Connection) -> bool:
             async with connection.transaction():
                 await connection.execute(QUERIES["lock_experiments"])
                 check(read_experiments(await connection.fetch(QUERIES["experiments"])))
-                return bool(await connection.fetchval(QUERIES["start_experiment"], name, who, why))
+                query = QUERIES["start_experiment"]
+                return bool(await connection.fetchval(query, name, coverage, who, why))
 
         if not await self._retrying(operation, WRITE_RETRY_S):
             raise Conflict(f"{name} has been started before: only a draft can be started")
 
     async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
-        """Let in a larger share of its users; raises Conflict where it is no larger, or has ended."""
+        """Let in a larger share of its users; raises Conflict where it is no larger, or does not run."""
         if not await self._change(
             "ramp_experiment", name, coverage, checked_author(author), checked_message(message)
         ):
             raise Conflict(
-                f"{name} has ended, or lets in as many users already: a ramp only adds users, since "
+                f"{name} does not run, or lets in as many users already: a ramp only adds users, since "
                 "those who were let in have seen the difference"
             )
 
