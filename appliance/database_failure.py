@@ -14,4 +14,4 @@ DatabaseFailure = (
 that comes between a server's last words, as when its postmaster was killed, and the connection's end."""
 
 QueryAtFault = (asyncpg.SyntaxOrAccessError, asyncpg.DataError)
-"""What a statement raises that is wrong by itself (its text, a division by zero), whatever the database."""
+"""What a statement raises that is wrong by itself (its text, a division by zero) on any database."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -19,7 +20,7 @@ from appliance.experiment.definition import Definition, experiment_of, faults, o
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.model_text import ModelText
 from appliance.store.experiment_records import Experiment
-from appliance.store.experiments import Experiments
+from appliance.store.experiments import Experiments, store_end
 from appliance.store.ledger import Ledger
 from appliance.store.prompt_records import PRODUCTION, LabelMove
 
@@ -198,6 +199,15 @@ class Experimenting:
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
         cost = await self.cost(name, arm)
         registry = self.catalog.registry
+        end = partial(
+            store_end,
+            name=name,
+            state="shipped",
+            arm=arm,
+            author=author,
+            message=message,
+            report=report,
+        )
         move = await registry.move(
             experiment.character,
             PRODUCTION,
@@ -206,10 +216,12 @@ class Experimenting:
             author=author,
             message=f"experiment {name}, arm {arm}: {message}",
             confirmed=confirmed,
+            also=end,
         )
-        await self.experiments.end(
-            name, "shipped", arm=arm, author=author, message=message, report=report
-        )
+        if move is None:
+            await self.experiments.end(
+                name, "shipped", arm=arm, author=author, message=message, report=report
+            )
         await self.catalog.reload()
         await self._changed(name)
         return Shipped(version=version, move=move, cost=cost)

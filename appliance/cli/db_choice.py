@@ -1,4 +1,4 @@
-"""Which appliance, or its database, a command means that names none: the installed one, or this user's demo.
+"""Which appliance or database a command means that names none: the installed one, or this user's demo.
 
 Never: guesses where both are there.
 """

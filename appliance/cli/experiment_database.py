@@ -1,4 +1,4 @@
-"""What `appliance experiment` reads in the appliance's database itself, and where that is. Writes nothing."""
+"""What `appliance experiment` reads in the database itself, and where that is. Never: writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATEMENT_TIMEOUT_MS = 600_000
 
 
 def read(options: argparse.Namespace, question: Callable[[Pool], Awaitable[T]]) -> T:
-    """What `question` finds. Raises StorageUnavailable where the database fails it, and what it raises."""
+    """What `question` finds. Raises what it raises, and StorageUnavailable where the database fails."""
     from appliance.database_failure import DatabaseFailure
     from appliance.store.pool import connect
 
@@ -32,7 +32,9 @@ def read(options: argparse.Namespace, question: Callable[[Pool], Awaitable[T]]) 
         except DatabaseFailure as error:
             # Its text names no value of ours: queries have one parameter, the experiment's name.
             told = str(error) or "no answer in time"
-            raise StorageUnavailable(f"the database failed: {type(error).__name__}: {told}") from error
+            raise StorageUnavailable(
+                f"the database failed: {type(error).__name__}: {told}"
+            ) from error
         finally:
             pool.terminate()
 

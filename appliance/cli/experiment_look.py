@@ -1,5 +1,7 @@
 """One look at an experiment: measured in the database itself, judged, and named as its report names it.
 
+Of one that has ended it is the look that was kept.
+
 Runs in the command's process: a look reads every message, and no chat waits for it. Never: prints.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,9 @@ from appliance.errors import InvalidRequest
 if TYPE_CHECKING:
     from appliance.experiment.findings import Analysis
     from appliance.experiment.report.subject import Subject
+    from appliance.experiment.shipping import Shipped
     from appliance.store.experiment_records import Experiment, ExperimentEvent
+    from appliance.store.experiments import Experiments
     from appliance.store.pool import Pool
 
 VERSION_CHARACTERS = 12
@@ -26,12 +30,16 @@ HOURS_A_DAY = 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look shows. Without an `analysis` there was nothing to measure, and `lacks` says why."""
+    """What a look shows. Without an `analysis` there was nothing to measure, and `lacks` says why.
+
+    `shipped` is what has been served since an arm was shipped.
+    """
 
     experiment: Experiment
     subject: Subject
     analysis: Analysis | None = None
     lacks: str | None = None
+    shipped: Shipped | None = None
 
     @property
     def to_pause(self) -> tuple[tuple[str, str], ...]:
@@ -79,13 +87,47 @@ def _looks(
             await store.get(name)
         return tuple(
             [
-                await _look(pool, experiment, await store.events(experiment.name), metrics)
+                await _kept(pool, store, experiment)
+                or await _look(pool, experiment, await store.events(experiment.name), metrics)
                 for experiment in await store.all()
                 if chosen(experiment)
             ]
         )
 
     return read(options, taken)
+
+
+async def _kept(pool: Pool, store: Experiments, experiment: Experiment) -> Look | None:
+    """The report that it ended with, and what shipping has cost since; None of one that has not ended, or
+    whose report had nothing to tell or is of another version of this program."""
+    from appliance.experiment.report.aftermath import aftermath
+    from appliance.experiment.report.document import read_report
+    from appliance.experiment.report.page import moment
+    from appliance.experiment.shipping import shipped
+
+    kept = None
+    if experiment.state in ("stopped", "shipped"):
+        document = await store.report(experiment.name)
+        kept = None if document is None else read_report(document)
+    if kept is None:
+        return None
+    subject, analysis = kept
+    found = None
+    notes = [*subject.notes, f"As it was at {moment(subject.looked_at)}, when it was ended."]
+    for event in await store.events(experiment.name):
+        arm = None if event.arm is None else experiment.arm(event.arm)
+        if event.kind == "shipped" and arm is not None:
+            found = await shipped(
+                pool, experiment.character, arm.version, arm=arm.name, at=event.at
+            )
+            notes += aftermath(subject, analysis, found)
+    subject = replace(
+        subject,
+        state=experiment.state,
+        stopped_at=experiment.stopped_at,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    return Look(experiment=experiment, subject=subject, analysis=analysis, shipped=found)
 
 
 async def _look(

@@ -37,7 +37,6 @@ def add_experiment_routes(router: web.UrlDispatcher) -> None:
     router.add_put("/experiments", _draw)
     router.add_post("/experiments/lint", _lint)
     router.add_get("/experiments/{name}", _show)
-    router.add_get("/experiments/{name}/report", _report)
     router.add_get("/experiments/{name}/cost", _cost)
     router.add_post("/experiments/{name}/start", _start)
     router.add_post("/experiments/{name}/pause", _pause)
@@ -85,14 +84,6 @@ async def _show(request: web.Request) -> web.Response:
             "counts": [asdict(count) for count in counts],
         }
     )
-
-
-async def _report(request: web.Request) -> web.Response:
-    """GET: the report it was stopped or shipped with, null without one."""
-    store, name = _deeds(request).experiments, request.match_info["name"]
-    await store.get(name)
-    report = await store.report(name)
-    return _json({"report": None if report is None else msgspec.Raw(report.encode())})
 
 
 async def _cost(request: web.Request) -> web.Response:

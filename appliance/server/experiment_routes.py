@@ -43,9 +43,11 @@ async def show(request: web.Request) -> web.Response:
 
 def _refuse_others(request: web.Request) -> None:
     if not request[TICKET].caller.is_operator:
-        raise NotAllowed("Only the operator's key may read experiments (server.api_keys: operator).")
+        raise NotAllowed(
+            "Only the operator's key may read experiments (server.api_keys: operator)."
+        )
 
 
 def _nobody_looked() -> str:
-    told = "Nobody has looked since the server started: `appliance experiment check` does, and pauses harm."
+    told = "Nobody has looked since the server started: `appliance experiment check` does."
     return framed("Experiments", tag("h1", "Experiments"), tag("p", told, class_="soft"))

@@ -17,6 +17,7 @@ from appliance.store.experiment_records import (
     ArmCounts,
     Experiment,
     ExperimentEvent,
+    ShippedArm,
     State,
     create_arguments,
     read_event,
@@ -31,6 +32,25 @@ T = TypeVar("T")
 QUERIES = load_queries("experiments")
 READ_RETRY_S = 2.0
 WRITE_RETRY_S = 10.0
+
+
+async def store_end(
+    connection: Connection,
+    name: str,
+    state: State,
+    *,
+    arm: str | None,
+    author: str,
+    message: str,
+    report: str | None,
+) -> None:
+    """Stop an experiment, or note that an arm was shipped, with the report (JSON). Raises Conflict where it
+    does not run."""
+    assert state in ("stopped", "shipped")
+    who, why = checked_author(author), checked_message(message)
+    ended = (name, state, arm, who, why, report)
+    if not await connection.fetchval(QUERIES["end_experiment"], *ended):
+        raise Conflict(f"{name} does not run: only a running experiment can be {state}")
 
 
 class Experiments:
@@ -65,6 +85,16 @@ class Experiments:
         """The report that it was last stopped or shipped with, as JSON; None without one."""
         rows = await self._fetch("experiment_report", name)
         return rows[0]["report"] if rows else None
+
+    async def shipped(self, character: str) -> tuple[ShippedArm, ...]:
+        """The arms that experiments made a character's `production`, the newest first."""
+        rows = await self._fetch("shipped_arms", character)
+        return tuple(
+            ShippedArm(
+                experiment=row["experiment"], arm=row["arm"], version=row["version"], at=row["at"]
+            )
+            for row in rows
+        )
 
     async def counts(self, name: str) -> tuple[ArmCounts, ...]:
         """Conversations and users by arm. Reads every partition: a question of the operator's."""
@@ -139,12 +169,14 @@ class Experiments:
         message: str,
         report: str | None,
     ) -> None:
-        """Stop it, or note that an arm was shipped, with the report (JSON). Raises Conflict where it does
-        not run."""
-        assert state in ("stopped", "shipped")
-        who, why = checked_author(author), checked_message(message)
-        if not await self._change("end_experiment", name, state, arm, who, why, report):
-            raise Conflict(f"{name} does not run: only a running experiment can be {state}")
+        """As `store_end`, by itself."""
+
+        async def operation(connection: Connection) -> None:
+            await store_end(
+                connection, name, state, arm=arm, author=author, message=message, report=report
+            )
+
+        await self._retrying(operation, WRITE_RETRY_S)
 
     async def _change(self, query: str, *arguments: object) -> bool:
         async def operation(connection: Connection) -> bool:

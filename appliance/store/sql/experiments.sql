@@ -45,6 +45,14 @@ WHERE experiment = $1::text AND report IS NOT NULL
 ORDER BY event_id DESC
 LIMIT 1;
 
+-- name: shipped_arms
+-- Which of a character's versions experiments made `production`, the newest first.
+SELECT v.experiment, v.arm, a.version, v.at
+FROM appliance.experiment_events AS v
+JOIN appliance.experiment_arms AS a ON a.experiment = v.experiment AND a.arm = v.arm
+WHERE v.kind = 'shipped' AND a.name = $1::text
+ORDER BY v.event_id DESC;
+
 -- name: start_experiment
 -- $2 coverage or null: as it was drafted; $3 author, $4 message. Only one at a time starts: what overlaps it was
 -- looked for under the same lock.
