@@ -44,8 +44,8 @@ async def store_end(
     message: str,
     report: str | None,
 ) -> None:
-    """Stop an experiment, or note that an arm was shipped, with the report (JSON). Raises Conflict where it
-    does not run."""
+    """Stop an experiment, or note that an arm was shipped, with the report (JSON). Raises Conflict where
+    it does not run."""
     assert state in ("stopped", "shipped")
     who, why = checked_author(author), checked_message(message)
     ended = (name, state, arm, who, why, report)
@@ -129,8 +129,8 @@ class Experiments:
         check: Callable[[Sequence[Experiment]], None],
     ) -> None:
         """Let users in from now on, with another `coverage` than the draft's where one is given. `check`
-        sees all experiments, and raises where this one would get in the way of another; no other is started
-        meanwhile. Raises Conflict unless it is a draft."""
+        sees all experiments, and raises where this one would get in the way of another; no other is
+        started meanwhile. Raises Conflict unless it is a draft."""
         who, why = checked_author(author), checked_message(message)
 
         async def operation(connection: Connection) -> bool:

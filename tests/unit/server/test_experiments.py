@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
+import shlex
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +18,12 @@ from appliance.chat.publishing import fill_empty
 from appliance.cli.experiment_check import check_again
 from appliance.cli.main import main
 from appliance.config import dump_config
+from appliance.errors import Conflict
 from appliance.server.admin import serving_admin
 from appliance.server.auth import Keys
 from appliance.server.main import PROMPTS_DIR
-from appliance.store.pool import connect
-from tests.unit.server.door import Door
+from appliance.store.pool import Connection, connect
+from tests.unit.server.door import Door, Streamed
 from tests.unit.server.test_conversations import create, get, send
 
 EXPERIMENT = """
@@ -34,6 +37,9 @@ arms:
   - {name: birds, version: production}
   - {name: ships, version: SHIPS}
 """
+
+
+REPORT = "appliance experiment report ships"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +129,17 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
+    async def refuse(_: Connection) -> None:
+        raise Conflict("somebody else ended it")
+
+    registry = door.services.catalog.registry
+    with pytest.raises(Conflict, match="somebody else"):
+        # The label moves and the experiment ends, or neither.
+        await registry.move(
+            "ada", "production", ships, seen=birds, author="ana", message="m", also=refuse
+        )
+    assert await registry.resolve("ada", "production") == birds
+
     later = await create(door, character="ada")  # The tenant itself is the user.
     await send(door, later, "Hello")
     shipped = await team.run("experiment", "ship", "ships", "ships", "-m", "they were right")
@@ -138,6 +155,68 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     kept = await team.ask("experiment", "status", "ships")
     assert kept["experiment"]["state"] == "shipped"
     assert kept["events"][-1]["has_report"]
+
+    assert f"as arm ships of experiment ships; why: {REPORT}" in await team.run(
+        "prompt", "history", "ada"
+    )
+    after = await team.ask("experiment", "report", "ships")
+    assert after["subject"]["state"] == "shipped"
+    looked_at, shipped_at = after["subject"]["looked_at"], after["shipped"]["at"]
+    assert looked_at < shipped_at, "the report it was shipped with"
+    assert sum(after["analysis"]["counts"]) == len(opened) + 1
+    others = list(pinned.values()).count(birds)
+    served = {name: after["shipped"][name] for name in ("new", "kept")}
+    assert [(one["chats"], one["replies"]) for one in served.values()] == [(1, 1), (others, others)]
+    tokens = turn_tokens(await send(door, new, "Again"))
+    again = (await team.ask("experiment", "report", "ships"))["shipped"]["new"]
+    assert again["prompt_tokens"] == served["new"]["prompt_tokens"] + tokens[0]
+    assert again["hit_tokens"] == served["new"]["hit_tokens"] + tokens[1]
+    page = team.folder / "after.html"
+    told = await team.run("experiment", "report", "ships", "--page", str(page))
+    for words in ("Foretold: Shipped, new chats compute", "Measured since: 2 replies of 1 chats"):
+        assert words in told
+        assert words in page.read_text()
+
+
+def turn_tokens(turn: Streamed) -> tuple[int, int]:
+    """Of the prompt, and of them in the cache."""
+    told = turn.chunks[0]
+    return told["prompt_tokens"], told["prefix_hit_tokens"]
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "experiments.md"
+
+
+async def test_the_worked_example_of_the_docs_runs_as_it_stands(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(team.folder)
+    team.door.say("one", " two")
+    section = DOCS.read_text().partition("## A worked example\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)
+    assert [language for language, _ in blocks].count("sh") == 1
+    told: list[str] = []
+    for language, body in blocks:
+        if language != "sh":
+            file = Path(body.splitlines()[0].lstrip("#- "))
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(body)
+            continue
+        for line in body.splitlines():
+            if line == "# Days later: users talk.":
+                for number in range(12):
+                    opened = await create(team.door, character="ada", user=f"user {number}")
+                    await send(team.door, opened, "Hello")
+            command = shlex.split(line, comments=True)
+            told += [await team.run(*command[1:])] if command else []
+    assert "nothing is wrong" in told[3]
+    assert "with 10% of the users" in told[5]
+    assert "with 50% of the users" in told[6]
+    assert "Did it help?" in told[9]
+    assert "Messages sent at night" in Path("ships.html").read_text()
+    assert "production -> f5004817" in told[11]
+    assert "Measured since:" in told[12]
+    assert f"as arm ships of experiment ships; why: {REPORT}" in told[13]
 
 
 CROWD = """
