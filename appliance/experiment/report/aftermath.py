@@ -15,12 +15,12 @@ def aftermath(subject: Subject, analysis: Analysis | None, found: Shipped) -> tu
     kept = (
         "No older chat has had a reply since."
         if found.kept is None
-        else f"{_told(found.kept, 'older chats, which kept their version')}."
+        else f"{_told(found.kept, 'older than that, with the version they kept,')}."
     )
     measured = (
         "No chat opened since has had a reply."
         if found.new is None
-        else f"{_told(found.new, 'chats opened since')}, the first of them all "
+        else f"{_told(found.new, 'opened since')}, the first of them all "
         f"{found.new.first_computed:,} tokens."
     )
     return (
@@ -50,9 +50,14 @@ def _in_experiment(analysis: Analysis | None, arm: str) -> str | None:
     )
 
 
-def _told(served: Served, whose: str) -> str:
+def _told(served: Served, which: str) -> str:
     return (
-        f"{served.replies:,} replies of {served.chats:,} {whose}, computed "
+        f"{_many(served.replies, 'reply', 'replies')} of {_many(served.chats, 'chat', 'chats')} "
+        f"{which} computed "
         f"{amount(served.computed_each, 'tokens')} prompt tokens each and found "
         f"{per_cent(served.hit_ratio)} in the cache"
     )
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"
