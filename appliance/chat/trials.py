@@ -71,7 +71,8 @@ class Trials:
 
     def _take(self, experiments: Sequence[Experiment]) -> None:
         running = {one.name: one for one in experiments if one.is_running}
-        alone = {name: Assigner.of(one) for name, one in running.items()}
+        # Users of an experiment that has ended stay left out of those that exclude it.
+        alone = {one.name: Assigner.of(one) for one in experiments if one.started_at is not None}
         by_character: dict[str, tuple[Assigner, ...]] = {}
         for name, one in running.items():
             excluded = tuple(alone[other] for other in one.excludes if other in alone)

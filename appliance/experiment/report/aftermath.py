@@ -9,7 +9,7 @@ from appliance.experiment.report.subject import Subject
 from appliance.experiment.shipping import Served, Shipped
 
 
-def aftermath(subject: Subject, analysis: Analysis | None, found: Shipped) -> tuple[str, ...]:
+def aftermath(subject: Subject, analysis: Analysis, found: Shipped) -> tuple[str, ...]:
     """The prediction of the report that it was shipped with, and the measurement."""
     foretold = [subject.shipping_of(found.arm), _in_experiment(analysis, found.arm)]
     kept = (
@@ -30,10 +30,8 @@ def aftermath(subject: Subject, analysis: Analysis | None, found: Shipped) -> tu
     )
 
 
-def _in_experiment(analysis: Analysis | None, arm: str) -> str | None:
+def _in_experiment(analysis: Analysis, arm: str) -> str | None:
     """What the arm's replies computed and found while it was tried. The control is in every result."""
-    if analysis is None or not analysis.results:
-        return None
     is_control = arm == analysis.arms[0]
     result = next((one for one in analysis.results if is_control or one.arm == arm), None)
     if result is None:
