@@ -67,10 +67,10 @@ class Trials:
 
     async def reload(self, experiments: Experiments) -> None:
         """Take a new snapshot; raises StorageUnavailable."""
-        self._take(await experiments.all())
+        self._take(await experiments.running())
 
     def _take(self, experiments: Sequence[Experiment]) -> None:
-        running = {one.name: one for one in experiments if one.is_running}
+        running = {one.name: one for one in experiments}
         alone = {name: Assigner.of(one) for name, one in running.items()}
         by_character: dict[str, tuple[Assigner, ...]] = {}
         for name, one in running.items():

@@ -17,13 +17,13 @@ from appliance.errors import InvalidRequest
 if TYPE_CHECKING:
     from appliance.config import DatabaseConfig
     from appliance.experiment.findings import Analysis
+    from appliance.experiment.metric_files import Metrics
     from appliance.experiment.report.subject import Subject
     from appliance.store.experiment_records import Experiment, ExperimentEvent
     from appliance.store.pool import Pool
 
 STATEMENT_TIMEOUT_MS = 600_000
 VERSION_CHARACTERS = 12
-HOURS_A_DAY = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +57,14 @@ class Look:
 
 
 def look(options: argparse.Namespace) -> Look:
-    """At the experiment that is named. Raises InvalidRequest, NotFound, StorageUnavailable."""
+    """At the experiment that is named. Raises InvalidRequest, also where it is decided by a metric that is
+    not there; NotFound, StorageUnavailable."""
     (found,) = _looks(options, lambda experiment: experiment.name == options.name, options.name)
     return found
 
 
 def look_at_all(options: argparse.Namespace) -> tuple[Look, ...]:
-    """At every experiment that has not ended."""
+    """At every experiment that has not ended; guardrails need no metric that decides."""
     return _looks(options, lambda experiment: experiment.state in ("draft", "running"), None)
 
 
@@ -82,7 +83,7 @@ def _looks(
         try:
             store = Experiments(pool)
             if name is not None:
-                await store.get(name)
+                _refuse_lacking(await store.get(name), metrics)
             return tuple(
                 [
                     await _look(pool, experiment, await store.events(experiment.name), metrics)
@@ -97,28 +98,28 @@ def _looks(
 
 
 async def _look(
-    pool: Pool, experiment: Experiment, events: tuple[ExperimentEvent, ...], metrics: object
+    pool: Pool, experiment: Experiment, events: tuple[ExperimentEvent, ...], metrics: Metrics
 ) -> Look:
     from appliance.experiment.analysis import analyse
     from appliance.experiment.findings import Plan
-    from appliance.experiment.measuring import measure
-    from appliance.experiment.metric_files import Metrics
-    from appliance.experiment.stats.looks import Looks
+    from appliance.experiment.measuring import NobodyYet, measure
 
-    assert isinstance(metrics, Metrics)
     subject = _subject(experiment, events)
     try:
         found = await measure(pool, experiment, metrics)
-    except InvalidRequest as nothing:
+    except NobodyYet as nothing:
         return Look(experiment=experiment, subject=subject, lacks=nothing.message)
-    settings = experiment.options
-    plan = Plan(
-        deciding=settings.primary,
-        hours=settings.days * HOURS_A_DAY,
-        minimum_effect=settings.minimum_effect,
-        looks=Looks(settings.looks),
-    )
-    return Look(experiment=experiment, subject=subject, analysis=analyse(found, plan))
+    analysis = analyse(found, Plan.of(experiment.options))
+    return Look(experiment=experiment, subject=subject, analysis=analysis)
+
+
+def _refuse_lacking(experiment: Experiment, metrics: Metrics) -> None:
+    lacking = [name for name in experiment.options.primary if name not in metrics.by_name]
+    if lacking:
+        raise InvalidRequest(
+            f"{experiment.name} is decided by {', '.join(lacking)}, which the program does not measure: "
+            "say --metrics, with the folder that declares it"
+        )
 
 
 def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Subject:

@@ -33,6 +33,14 @@ READ_RETRY_S = 2.0
 WRITE_RETRY_S = 10.0
 
 
+async def store_draft(
+    connection: Connection, experiment: Experiment, *, author: str, message: str
+) -> bool:
+    """Store a draft with its arms, in one statement; False where the name is taken."""
+    arguments = create_arguments(experiment, checked_author(author), checked_message(message))
+    return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+
+
 class Experiments:
     """Reads and writes of one database; safe to share between all requests of a process.
 
@@ -46,7 +54,11 @@ class Experiments:
 
     async def all(self) -> tuple[Experiment, ...]:
         """Every experiment, the newest first."""
-        return read_experiments(await self._fetch("experiments"))
+        return read_experiments(await self._fetch("experiments", None))
+
+    async def running(self) -> tuple[Experiment, ...]:
+        """Those that new conversations may be opened in: what each server asks again and again."""
+        return read_experiments(await self._fetch("experiments", "running"))
 
     async def get(self, name: str) -> Experiment:
         """One experiment; raises NotFound."""
@@ -81,10 +93,9 @@ class Experiments:
 
     async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
         """Store a draft; raises Conflict where the name is taken."""
-        arguments = create_arguments(experiment, checked_author(author), checked_message(message))
 
         async def operation(connection: Connection) -> bool:
-            return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+            return await store_draft(connection, experiment, author=author, message=message)
 
         if not await self._retrying(operation, WRITE_RETRY_S):
             raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
@@ -104,7 +115,7 @@ class Experiments:
         async def operation(connection: Connection) -> bool:
             async with connection.transaction():
                 await connection.execute(QUERIES["lock_experiments"])
-                check(read_experiments(await connection.fetch(QUERIES["experiments"])))
+                check(read_experiments(await connection.fetch(QUERIES["experiments"], None)))
                 return bool(await connection.fetchval(QUERIES["start_experiment"], name, who, why))
 
         if not await self._retrying(operation, WRITE_RETRY_S):

@@ -194,6 +194,8 @@ async def test_after_the_end_and_with_another_version_nobody_is_exposed(
     late = await conversations.open(tenant=TENANT, user="jo")
     store = Experiments(pool)
     await store.end("length", "stopped", arm=None, report=None, **WHO)
+    assert await store.running() == ()
+    assert [one.state for one in await store.all()] == ["stopped"]
     await trials.reload(store)
     await read(send(turns, late.conversation_id, "first"))
     assert (await exposures(pool, late.conversation_id))["exposed_at"] is None
