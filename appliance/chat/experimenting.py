@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -19,7 +20,7 @@ from appliance.experiment.definition import Definition, experiment_of, faults, o
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.model_text import ModelText
 from appliance.store.experiment_records import Experiment
-from appliance.store.experiments import Experiments
+from appliance.store.experiments import Experiments, store_end
 from appliance.store.ledger import Ledger
 from appliance.store.prompt_records import PRODUCTION, LabelMove
 
@@ -128,28 +129,29 @@ class Experimenting:
     async def start(
         self, name: str, *, coverage: float | None, author: str, message: str
     ) -> Experiment:
-        """Start a draft, or let a larger share of the users of a running one in. Raises Conflict where it
-        gets in the way of another, or has ended."""
+        """Start a draft with any share of its users, or let a larger one of a running experiment's in.
+        Raises Conflict where it gets in the way of another, or has ended."""
         experiment = await self.experiments.get(name)
         if experiment.state in ("stopped", "shipped"):
             raise Conflict(
                 f"{name} is {experiment.state}: only a draft can be started; make another of another name"
             )
-        if coverage is not None and coverage > experiment.coverage:
-            await self.experiments.ramp(name, coverage, author=author, message=message)
-        elif coverage is not None and coverage < experiment.coverage:
-            raise Conflict(
-                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
-            )
-        elif experiment.is_running:
-            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
         if not experiment.is_running:
             await self.experiments.start(
                 name,
+                coverage=coverage,
                 author=author,
                 message=message,
                 check=lambda others: _refuse_overlaps(experiment, others),
             )
+        elif coverage is None or coverage == experiment.coverage:
+            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
+        elif coverage < experiment.coverage:
+            raise Conflict(
+                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
+            )
+        else:
+            await self.experiments.ramp(name, coverage, author=author, message=message)
         return await self._changed(name)
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
@@ -197,6 +199,15 @@ class Experimenting:
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
         cost = await self.cost(name, arm)
         registry = self.catalog.registry
+        end = partial(
+            store_end,
+            name=name,
+            state="shipped",
+            arm=arm,
+            author=author,
+            message=message,
+            report=report,
+        )
         move = await registry.move(
             experiment.character,
             PRODUCTION,
@@ -205,10 +216,12 @@ class Experimenting:
             author=author,
             message=f"experiment {name}, arm {arm}: {message}",
             confirmed=confirmed,
+            also=end,
         )
-        await self.experiments.end(
-            name, "shipped", arm=arm, author=author, message=message, report=report
-        )
+        if move is None:
+            await self.experiments.end(
+                name, "shipped", arm=arm, author=author, message=message, report=report
+            )
         await self.catalog.reload()
         await self._changed(name)
         return Shipped(version=version, move=move, cost=cost)

@@ -6,13 +6,12 @@ Never: stores anything.
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from appliance.cli.experiment_look import database_of
+from appliance.cli.experiment_database import read
 from appliance.cli.experiment_options import add_common, add_metrics
 from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import InvalidRequest
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from appliance.experiment.metric_files import Metrics
     from appliance.experiment.planning import ExperimentPlan, MetricPlan
     from appliance.store.experiment_records import Experiment
+    from appliance.store.pool import Pool
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -68,18 +68,11 @@ def _draft(options: argparse.Namespace, metrics: Metrics) -> Experiment:
 def _planned(options: argparse.Namespace, draft: Experiment, metrics: Metrics) -> ExperimentPlan:
     from appliance.experiment.measuring import measure_history
     from appliance.experiment.planning import plan_experiment
-    from appliance.store.pool import connect
 
-    url, config = database_of(options)
+    async def planned(pool: Pool) -> ExperimentPlan:
+        return plan_experiment(await measure_history(pool, draft, metrics), draft)
 
-    async def planned() -> ExperimentPlan:
-        pool = await connect(url, config)
-        try:
-            return plan_experiment(await measure_history(pool, draft, metrics), draft)
-        finally:
-            pool.terminate()
-
-    return asyncio.run(planned())
+    return read(options, planned)
 
 
 def _lines(

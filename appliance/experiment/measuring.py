@@ -52,8 +52,8 @@ async def measure(pool: Pool, experiment: Experiment, metrics: Metrics) -> Measu
 async def measure_history(pool: Pool, draft: Experiment, metrics: Metrics) -> Measured:
     """What users of a draft's character did before it: what it is planned from.
 
-    The queries are those of any experiment, so the draft is stored for them, under a name of its own, in a
-    transaction that is undone. Raises NobodyYet where nobody opened a chat, and as `measure` does.
+    The queries are those of any experiment, so the draft is stored for them, under a name of its own, in
+    a transaction that is undone. Raises NobodyYet where nobody opened a chat, and as `measure` does.
     """
     unseen = replace(draft, name=f"plan-{uuid4().hex}")
     async with asyncio.timeout(TIMEOUT_S), acquired(pool) as connection:

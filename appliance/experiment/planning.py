@@ -1,6 +1,6 @@
 """What an experiment needs before it starts: users, days, and the change that it could show. Pure.
 
-By what the character's users did in as long a time just before. Never: reads the ledger, or stores a plan.
+By what the character's users did in as long a time just before. Never: reads the ledger.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class MetricPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentPlan:
-    """`came`: users in as many days as the definition has, and `let_in` those of them that would have been
-    in it. `users` is enough for all metrics that decide (None: of none is anything known)."""
+    """`came`: users in as many `days` as the definition has, of whom `let_in` would have been in it.
+
+    `users` is enough for all metrics that decide (None: of none is anything known).
+    """
 
     days: int
     came: int

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from appliance.experiment.metric import Metric, Shape
 
 STEP = 0.01
-"""Of the logarithm of a time in ms and one more: times are rounded to it, as `appliance.time_step` does."""
+"""Of the logarithm of a time in ms and one more: times are rounded to it (`appliance.time_step`)."""
 
 
 def steps_of(time_ms: NDArray[np.float64]) -> NDArray[np.float64]:

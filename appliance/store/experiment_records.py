@@ -100,6 +100,16 @@ class ExperimentEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedArm:
+    """An arm that was shipped: its version became `production`, with the experiment's report."""
+
+    experiment: str
+    arm: str
+    version: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmCounts:
     """Conversations opened in an arm, how many of them had a prompt that differs, and of how many
     users."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,6 +25,26 @@ def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
     plain = msgspec.to_builtins(told)
     assert isinstance(plain, dict)
     return plain
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a document is read again; its answers follow from it."""
+
+    format: Literal[1]
+    subject: Subject
+    analysis: Analysis
+
+
+_KEPT = msgspec.json.Decoder(_Kept)
+
+
+def read_report(document: str) -> tuple[Subject, Analysis] | None:
+    """What a kept document is about and its figures; None of one in another format, or without any."""
+    try:
+        kept = _KEPT.decode(document)
+    except msgspec.ValidationError:
+        return None
+    return kept.subject, kept.analysis
 
 
 def report_text(subject: Subject, analysis: Analysis) -> str:

@@ -99,8 +99,8 @@ def _users_needed(item: Finding, analysis: Analysis) -> str:
 def _intervals(analysis: Analysis) -> str:
     if analysis.plan.looks is Looks.PLANNED:
         how = (
-            "are for one look at the planned end, where a user is the unit (delta method, Welch's t); what "
-            "comes after it does not count"
+            "are for one look at the planned end, where a user is the unit (delta method, Welch's t); "
+            "what comes after it does not count"
         )
     else:
         how = "hold at every look (asymptotic confidence sequences), with the user as the unit"

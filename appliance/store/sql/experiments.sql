@@ -46,16 +46,25 @@ WHERE experiment = $1::text AND report IS NOT NULL
 ORDER BY event_id DESC
 LIMIT 1;
 
+-- name: shipped_arms
+-- Which of a character's versions experiments made `production`, the newest first.
+SELECT v.experiment, v.arm, a.version, v.at
+FROM appliance.experiment_events AS v
+JOIN appliance.experiment_arms AS a ON a.experiment = v.experiment AND a.arm = v.arm
+WHERE v.kind = 'shipped' AND a.name = $1::text
+ORDER BY v.event_id DESC;
+
 -- name: start_experiment
--- Only one at a time starts: what overlaps it was looked for under the same lock.
+-- $2 coverage or null: as it was drafted; $3 author, $4 message. Only one at a time starts: what overlaps it was
+-- looked for under the same lock.
 WITH changed AS (
     UPDATE appliance.experiments
-    SET state = 'running', started_at = now()
+    SET state = 'running', started_at = now(), coverage = coalesce($2::float8, coverage)
     WHERE experiment = $1::text AND state = 'draft'
     RETURNING experiment
 )
 INSERT INTO appliance.experiment_events (experiment, kind, author, message)
-SELECT experiment, 'started', $2::text, $3::text FROM changed
+SELECT experiment, 'started', $3::text, $4::text FROM changed
 RETURNING at;
 
 -- name: lock_experiments
@@ -66,7 +75,7 @@ SELECT pg_advisory_xact_lock(7235419003813::bigint);
 WITH changed AS (
     UPDATE appliance.experiments
     SET coverage = $2::float8
-    WHERE experiment = $1::text AND state IN ('draft', 'running') AND coverage < $2::float8
+    WHERE experiment = $1::text AND state = 'running' AND coverage < $2::float8
     RETURNING experiment
 )
 INSERT INTO appliance.experiment_events (experiment, kind, author, message)

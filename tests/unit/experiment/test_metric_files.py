@@ -1,4 +1,4 @@
-"""Metrics of one's own: over the program's figures and over one's own, and what is wrong with a folder."""
+"""Metrics of one's own, over the program's figures and over one's own; what is wrong with a folder."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from appliance.chat.publishing import fill_empty
+from appliance.cli.experiment_check import check_again
 from appliance.cli.main import main
 from appliance.config import dump_config
 from appliance.server.admin import serving_admin
@@ -160,14 +162,23 @@ FROM people CROSS JOIN generate_series(1, 6) AS n
 LATER = """
 INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id, experiment,
                                      arm, created_at, updated_at, exposed_at)
-SELECT 'local', gen_random_uuid(), '', 'ada', 'one of the later ' || i, 'ships', 'birds', now(), now(), now()
+SELECT 'local', gen_random_uuid(), '', 'ada', 'one of the later ' || i, 'ships', 'birds', now(), now(),
+       now()
 FROM generate_series(1, 160) AS i
 """
+
+
+async def page_of(team: Team, name: str) -> str:
+    """One of the operator's pages."""
+    async with team.door.session.get(f"{team.door.url}/experiments/{name}") as answer:
+        assert answer.status == 200
+        return await answer.text()
 
 
 async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: Team) -> None:
     birds, ships = await started(team)
     pages = team.folder / "pages"
+    assert "Nobody has looked since the server started" in await page_of(team, "")
     assert "nobody" in await team.run("experiment", "check", "--pages", str(pages))
     assert "nobody has had a prompt" in (pages / "index.html").read_text()
     config = team.door.services.config.database
@@ -184,6 +195,8 @@ async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: 
     assert "No, it harms" in page
     assert "Arm ships was paused at" in page
     assert 'href="ships.html"' in (pages / "index.html").read_text()
+    assert await page_of(team, "ships.html") == page, "the server shows what was looked at"
+    assert await page_of(team, "") == (pages / "index.html").read_text()
     # Paused once; the control, and open chats, go on.
     assert (await team.ask("experiment", "check"))["paused"] == []
     status = await team.ask("experiment", "status", "ships")
@@ -314,9 +327,13 @@ async def test_two_experiments_share_a_layer_side_by_side_and_never_the_same_use
     smaller = await team.run("experiment", "start", "ships", "--coverage", "0.5", "-m", "x", code=2)
     assert "a ramp only adds users" in smaller
     await team.run("experiment", "stop", "ships", "-m", "enough")
-    assert "two: runs, with 100% of the users" in await team.run(
-        "experiment", "start", "two", "-m", "go"
-    )
+    start = ("experiment", "start", "two", "-m", "go")
+    assert "two: runs, with 10% of the users" in await team.run(*start, "--coverage", "0.1")
+    assert "a ramp only adds users" in await team.run(*start, "--coverage", "0.05", code=2)
+    assert "two: runs, with 50% of the users" in await team.run(*start, "--coverage", "0.5")
+    assert "two runs already, with 50%" in await team.run(*start, code=2)
+    events = (await team.ask("experiment", "status", "two"))["events"]
+    assert [event["kind"] for event in events] == ["created", "started", "ramped"]
     again = await team.run("experiment", "start", "ships", "-m", "go", code=2)
     assert "only a draft can be started" in again
 
@@ -336,6 +353,41 @@ async def test_an_arm_that_nobody_is_in_is_told_and_no_figure_is_made_up(team: T
     (result,) = report["analysis"]["results"]
     assert all("no users in" in finding["lacks"] for finding in result["findings"])
     assert all(finding["value"] is None for finding in result["findings"])
+
+
+OWN = """
+- {name: own, title: Own, unit: share, direction: up, group: engagement, numerator: own.value}
+"""
+ENDED = "CASE WHEN pg_terminate_backend(pg_backend_pid()) THEN 1.0 ELSE 0.0 END"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("1 / (person - person)", "own.sql: division by zero"),
+        ("love", 'own.sql: column "love" does not exist'),
+        (ENDED, "the database failed: "),
+    ],
+)
+async def test_a_check_outlives_what_its_database_does_and_names_the_query_at_fault(
+    team: Team, value: str, told: str
+) -> None:
+    team.door.say("one")
+    await started(team)
+    await send(team.door, await create(team.door, character="ada", user="mo"), "Hello")
+    own = team.folder / "own"
+    own.mkdir()
+    (own / "metrics.yaml").write_text(OWN)
+    (own / "own.sql").write_text(
+        f"SELECT person, ({value})::float8 AS value FROM appliance.experiment_people($1::text)"
+    )
+    assert told in await team.run("experiment", "report", "ships", "--metrics", str(own), code=2)
+    options = argparse.Namespace(
+        config=team.config, data_dir=None, metrics=own, pages=None, json=False
+    )
+    await asyncio.to_thread(check_again, options)
+    out, err = team.capsys.readouterr()
+    assert told in out + err
 
 
 TURNS = """
