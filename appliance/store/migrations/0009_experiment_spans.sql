@@ -19,7 +19,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
     FROM (
         SELECT e.options, e.stopped_at, d.lasts, coalesce(e.started_at, now() - d.lasts) AS begins
         FROM appliance.experiments AS e
-        CROSS JOIN LATERAL (SELECT (e.options ->> 'days')::integer * interval '1 day' AS lasts) AS d
+        CROSS JOIN LATERAL (SELECT (e.options ->> 'days')::integer * interval '24 hours' AS lasts) AS d
         WHERE e.experiment = $1
     ) AS s
 $$;

@@ -248,6 +248,8 @@ async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Tea
     )
     checked = await team.ask("experiment", "check", "--metrics", str(own))
     assert [one["arm"] for one in checked["paused"]] == ["ships"]
+    ship = ("experiment", "ship", "ships", "ships", "-m", "all the same", "--metrics", str(own))
+    assert "arm ships is paused and harms" in await team.run(*ship, code=2)
 
     # One that decides is asked for by name, and not taken for too few users.
     await team.run("experiment", "stop", "ships", "-m", "enough")
