@@ -18,6 +18,7 @@ from appliance.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from appliance.experiment.findings import Analysis
+    from appliance.experiment.metric_files import Metrics
     from appliance.experiment.report.subject import Subject
     from appliance.experiment.shipping import Shipped
     from appliance.store.experiment_records import Experiment, ExperimentEvent
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from appliance.store.pool import Pool
 
 VERSION_CHARACTERS = 12
-HOURS_A_DAY = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,14 @@ class Look:
 
 
 def look(options: argparse.Namespace) -> Look:
-    """At the experiment that is named. Raises InvalidRequest, NotFound, StorageUnavailable."""
+    """At the experiment that is named. Raises InvalidRequest, as for a metric that decides and is not
+    there; NotFound, StorageUnavailable."""
     (found,) = _looks(options, lambda experiment: experiment.name == options.name, options.name)
     return found
 
 
 def look_at_all(options: argparse.Namespace) -> tuple[Look, ...]:
-    """At every experiment that has not ended."""
+    """At every experiment that has not ended; guardrails need no metric that decides."""
     return _looks(options, lambda experiment: experiment.state in ("draft", "running"), None)
 
 
@@ -88,7 +89,13 @@ def _looks(
         return tuple(
             [
                 await _kept(pool, store, experiment)
-                or await _look(pool, experiment, await store.events(experiment.name), metrics)
+                or await _look(
+                    pool,
+                    experiment,
+                    await store.events(experiment.name),
+                    metrics,
+                    needs_deciding=name is not None,
+                )
                 for experiment in await store.all()
                 if chosen(experiment)
             ]
@@ -131,28 +138,35 @@ async def _kept(pool: Pool, store: Experiments, experiment: Experiment) -> Look 
 
 
 async def _look(
-    pool: Pool, experiment: Experiment, events: tuple[ExperimentEvent, ...], metrics: object
+    pool: Pool,
+    experiment: Experiment,
+    events: tuple[ExperimentEvent, ...],
+    metrics: Metrics,
+    *,
+    needs_deciding: bool,
 ) -> Look:
     from appliance.experiment.analysis import analyse
     from appliance.experiment.findings import Plan
-    from appliance.experiment.measuring import measure
-    from appliance.experiment.metric_files import Metrics
-    from appliance.experiment.stats.looks import Looks
+    from appliance.experiment.measuring import NobodyYet, measure
 
-    assert isinstance(metrics, Metrics)
+    if needs_deciding:
+        _refuse_lacking(experiment, metrics)
     subject = _subject(experiment, events)
     try:
         found = await measure(pool, experiment, metrics)
-    except InvalidRequest as nothing:
+    except NobodyYet as nothing:
         return Look(experiment=experiment, subject=subject, lacks=nothing.message)
-    settings = experiment.options
-    plan = Plan(
-        deciding=settings.primary,
-        hours=settings.days * HOURS_A_DAY,
-        minimum_effect=settings.minimum_effect,
-        looks=Looks(settings.looks),
-    )
-    return Look(experiment=experiment, subject=subject, analysis=analyse(found, plan))
+    analysis = analyse(found, Plan.of(experiment.options))
+    return Look(experiment=experiment, subject=subject, analysis=analysis)
+
+
+def _refuse_lacking(experiment: Experiment, metrics: Metrics) -> None:
+    lacking = [name for name in experiment.options.primary if name not in metrics.by_name]
+    if lacking:
+        raise InvalidRequest(
+            f"{experiment.name} is decided by {', '.join(lacking)}, which the program does not measure: "
+            "say --metrics, with the folder that declares it"
+        )
 
 
 def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Subject:

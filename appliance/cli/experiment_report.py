@@ -58,6 +58,9 @@ def add_ship(kinds: Subparsers) -> None:
     parser.add_argument(
         "--confirm", metavar="LABEL", help="`production` again, where the label is protected"
     )
+    parser.add_argument(
+        "--anyway", action="store_true", help="also an arm that is paused or harms, or is in doubt"
+    )
     add_who_and_why(parser)
     add_metrics(parser)
     add_common(parser)
@@ -99,15 +102,37 @@ def run_ship(options: argparse.Namespace) -> int:
         raise InvalidRequest(
             f"--confirm names {options.confirm!r}, the label is 'production': nothing is done"
         )
+    found = look(options)
+    if not options.anyway:
+        _refuse_harm(options, found)
     body = {
         "arm": options.arm,
-        "report": _document(_priced(options, look(options))),
+        "report": _document(_priced(options, found)),
         "confirmed": options.confirm is not None,
         **who_and_why(options),
     }
     answer = ask(options, "POST", address(options, "/ship"), body, timeout_s=SHIP_TIMEOUT_S)
     print(as_json(answer) if options.json else visible(_shipped(options, answer)))
     return 0
+
+
+def _refuse_harm(options: argparse.Namespace, found: Look) -> None:
+    from appliance.experiment.findings import Verdict
+
+    told = []
+    arm = found.experiment.arm(options.arm)
+    if arm is not None and arm.paused_at is not None:
+        told.append("is paused")
+    for result in () if found.analysis is None else found.analysis.results:
+        if result.arm == options.arm and result.verdict is Verdict.HARMS:
+            told.append("harms")
+        if result.arm == options.arm and result.verdict is Verdict.VOID:
+            told.append("cannot be judged: the split is wrong")
+    if told:
+        raise InvalidRequest(
+            f"arm {options.arm} {' and '.join(told)} (appliance experiment report {options.name}): "
+            "nothing is done; --anyway ships it"
+        )
 
 
 def _document(found: Look) -> dict[str, Any]:

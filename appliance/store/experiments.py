@@ -34,6 +34,14 @@ READ_RETRY_S = 2.0
 WRITE_RETRY_S = 10.0
 
 
+async def store_draft(
+    connection: Connection, experiment: Experiment, *, author: str, message: str
+) -> bool:
+    """Store a draft with its arms, in one statement; False where the name is taken."""
+    arguments = create_arguments(experiment, checked_author(author), checked_message(message))
+    return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+
+
 async def store_end(
     connection: Connection,
     name: str,
@@ -66,7 +74,11 @@ class Experiments:
 
     async def all(self) -> tuple[Experiment, ...]:
         """Every experiment, the newest first."""
-        return read_experiments(await self._fetch("experiments"))
+        return read_experiments(await self._fetch("experiments", False))
+
+    async def running(self) -> tuple[Experiment, ...]:
+        """Those that new conversations may be opened in: what each server asks again and again."""
+        return read_experiments(await self._fetch("experiments", True))
 
     async def get(self, name: str) -> Experiment:
         """One experiment; raises NotFound."""
@@ -111,10 +123,9 @@ class Experiments:
 
     async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
         """Store a draft; raises Conflict where the name is taken."""
-        arguments = create_arguments(experiment, checked_author(author), checked_message(message))
 
         async def operation(connection: Connection) -> bool:
-            return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+            return await store_draft(connection, experiment, author=author, message=message)
 
         if not await self._retrying(operation, WRITE_RETRY_S):
             raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
@@ -136,7 +147,7 @@ class Experiments:
         async def operation(connection: Connection) -> bool:
             async with connection.transaction():
                 await connection.execute(QUERIES["lock_experiments"])
-                check(read_experiments(await connection.fetch(QUERIES["experiments"])))
+                check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
                 query = QUERIES["start_experiment"]
                 return bool(await connection.fetchval(query, name, coverage, who, why))
 

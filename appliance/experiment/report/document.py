@@ -27,12 +27,6 @@ def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
     return plain
 
 
-def report_json(subject: Subject, analysis: Analysis) -> str:
-    """The document as text."""
-    encoded = msgspec.json.encode(report_document(subject, analysis))
-    return msgspec.json.format(encoded, indent=2).decode()
-
-
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     """What of a document is read again; its answers follow from it."""
 
