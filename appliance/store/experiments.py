@@ -77,7 +77,7 @@ class Experiments:
         return read_experiments(await self._fetch("experiments", False))
 
     async def running(self) -> tuple[Experiment, ...]:
-        """Those that new conversations may be opened in: what each server asks again and again."""
+        """Those that run and those they exclude: what each server asks again and again."""
         return read_experiments(await self._fetch("experiments", True))
 
     async def get(self, name: str) -> Experiment:
