@@ -74,16 +74,17 @@ def run_report(options: argparse.Namespace) -> int:
     from appliance.experiment.report.page import report_page
 
     found = look(options)
-    if found.analysis is None:
+    analysis = found.analysis
+    if analysis is None:
         raise InvalidRequest(found.lacks or "")
     if found.shipped is None:
         found = _priced(options, found)
     if options.page is not None:
-        options.page.write_text(report_page(found.subject, found.analysis), encoding="utf-8")
+        options.page.write_text(report_page(found.subject, analysis), encoding="utf-8")
     if options.json:
         print(as_json({**_document(found), "shipped": msgspec.to_builtins(found.shipped)}))
     else:
-        print(visible(report_text(found.subject, found.analysis)), end="")
+        print(visible(report_text(found.subject, analysis)), end="")
     return 0
 
 
