@@ -80,6 +80,13 @@ class Experimenting:
             for name in definition.excludes
             if name not in names
         ]
+        notes += [
+            f"excludes: {other.name!r} has let in every user: nobody is left"
+            for other in others
+            if other.name in definition.excludes
+            and other.started_at is not None
+            and (other.range_start, other.range_end, other.coverage) == (0, 1, 1)
+        ]
         notes += overlaps(
             definition.name, definition.character, definition.own_layer, definition.range, others
         )
@@ -142,7 +149,7 @@ class Experimenting:
                 coverage=coverage,
                 author=author,
                 message=message,
-                check=lambda others: _refuse_overlaps(experiment, others),
+                check=partial(_refuse_conflicts, experiment),
             )
         elif coverage is None or coverage == experiment.coverage:
             raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
@@ -151,6 +158,7 @@ class Experimenting:
                 f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
             )
         else:
+            _refuse_throwing_out(name, await self.experiments.all())
             await self.experiments.ramp(name, coverage, author=author, message=message)
         return await self._changed(name)
 
@@ -246,11 +254,22 @@ def _taken(definition: Definition, others: Sequence[Experiment]) -> list[str]:
     return []
 
 
-def _refuse_overlaps(experiment: Experiment, others: Sequence[Experiment]) -> None:
+def _refuse_conflicts(experiment: Experiment, others: Sequence[Experiment]) -> None:
+    _refuse_throwing_out(experiment.name, others)
     place = (experiment.range_start, experiment.range_end)
     found = overlaps(experiment.name, experiment.character, experiment.layer, place, others)
     if found:
         raise Conflict("; ".join(found))
+
+
+def _refuse_throwing_out(name: str, others: Sequence[Experiment]) -> None:
+    """Who is in an experiment stays in it: those that it excludes let nobody in meanwhile."""
+    for other in others:
+        if other.is_running and name in other.excludes:
+            raise Conflict(
+                f"{other.name} runs and leaves the users of {name} out: letting any in now would throw "
+                f"them out of {other.name}; stop it first"
+            )
 
 
 def _known_arm(experiment: Experiment, name: str) -> str:

@@ -40,8 +40,8 @@ def draw(looks: tuple[Look, ...]) -> Mapping[str, str]:
 
 
 def publish(options: argparse.Namespace, pages: Mapping[str, str]) -> None:
-    """Give them to the server, whose operators read them at /experiments. One that is away is told of, and
-    has them with the next check."""
+    """Give them to the server, whose operators read them at /experiments. One that is away is told of,
+    and has them with the next check."""
     try:
         ask(options, "PUT", "/experiments", {"pages": pages})
     except ApplianceError as error:

@@ -147,7 +147,7 @@ def _document(found: Look) -> dict[str, Any]:
 def _priced(options: argparse.Namespace, found: Look) -> Look:
     """The look, with what shipping would cost where an appliance runs that can say so."""
     told = []
-    for arm in found.experiment.arms[1:]:
+    for arm in found.experiment.arms:
         try:
             answer = ask(
                 options,

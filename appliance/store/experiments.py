@@ -52,8 +52,8 @@ async def store_end(
     message: str,
     report: str | None,
 ) -> None:
-    """Stop an experiment, or note that an arm was shipped, with the report (JSON). Raises Conflict where it
-    does not run."""
+    """Stop an experiment, or note that an arm was shipped, with the report (JSON). Raises Conflict where
+    it does not run."""
     assert state in ("stopped", "shipped")
     who, why = checked_author(author), checked_message(message)
     ended = (name, state, arm, who, why, report)
@@ -74,11 +74,11 @@ class Experiments:
 
     async def all(self) -> tuple[Experiment, ...]:
         """Every experiment, the newest first."""
-        return read_experiments(await self._fetch("experiments", None))
+        return read_experiments(await self._fetch("experiments", False))
 
     async def running(self) -> tuple[Experiment, ...]:
-        """Those that new conversations may be opened in: what each server asks again and again."""
-        return read_experiments(await self._fetch("experiments", "running"))
+        """Those that run and those they exclude: what each server asks again and again."""
+        return read_experiments(await self._fetch("experiments", True))
 
     async def get(self, name: str) -> Experiment:
         """One experiment; raises NotFound."""
@@ -140,14 +140,14 @@ class Experiments:
         check: Callable[[Sequence[Experiment]], None],
     ) -> None:
         """Let users in from now on, with another `coverage` than the draft's where one is given. `check`
-        sees all experiments, and raises where this one would get in the way of another; no other is started
-        meanwhile. Raises Conflict unless it is a draft."""
+        sees all experiments, and raises where this one would get in the way of another; no other is
+        started meanwhile. Raises Conflict unless it is a draft."""
         who, why = checked_author(author), checked_message(message)
 
         async def operation(connection: Connection) -> bool:
             async with connection.transaction():
                 await connection.execute(QUERIES["lock_experiments"])
-                check(read_experiments(await connection.fetch(QUERIES["experiments"], None)))
+                check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
                 query = QUERIES["start_experiment"]
                 return bool(await connection.fetchval(query, name, coverage, who, why))
 

@@ -9,18 +9,18 @@ from appliance.experiment.report.subject import Subject
 from appliance.experiment.shipping import Served, Shipped
 
 
-def aftermath(subject: Subject, analysis: Analysis | None, found: Shipped) -> tuple[str, ...]:
+def aftermath(subject: Subject, analysis: Analysis, found: Shipped) -> tuple[str, ...]:
     """The prediction of the report that it was shipped with, and the measurement."""
     foretold = [subject.shipping_of(found.arm), _in_experiment(analysis, found.arm)]
     kept = (
         "No older chat has had a reply since."
         if found.kept is None
-        else f"{_told(found.kept, 'older chats, which kept their version')}."
+        else f"{_told(found.kept, 'older than that, with the version they kept,')}."
     )
     measured = (
         "No chat opened since has had a reply."
         if found.new is None
-        else f"{_told(found.new, 'chats opened since')}, the first of them all "
+        else f"{_told(found.new, 'opened since')}, the first of them all "
         f"{found.new.first_computed:,} tokens."
     )
     return (
@@ -30,10 +30,8 @@ def aftermath(subject: Subject, analysis: Analysis | None, found: Shipped) -> tu
     )
 
 
-def _in_experiment(analysis: Analysis | None, arm: str) -> str | None:
+def _in_experiment(analysis: Analysis, arm: str) -> str | None:
     """What the arm's replies computed and found while it was tried. The control is in every result."""
-    if analysis is None or not analysis.results:
-        return None
     is_control = arm == analysis.arms[0]
     result = next((one for one in analysis.results if is_control or one.arm == arm), None)
     if result is None:
@@ -50,9 +48,14 @@ def _in_experiment(analysis: Analysis | None, arm: str) -> str | None:
     )
 
 
-def _told(served: Served, whose: str) -> str:
+def _told(served: Served, which: str) -> str:
     return (
-        f"{served.replies:,} replies of {served.chats:,} {whose}, computed "
+        f"{_many(served.replies, 'reply', 'replies')} of {_many(served.chats, 'chat', 'chats')} "
+        f"{which} computed "
         f"{amount(served.computed_each, 'tokens')} prompt tokens each and found "
         f"{per_cent(served.hit_ratio)} in the cache"
     )
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"

@@ -23,13 +23,16 @@ WITH made AS (
 SELECT count(*) > 0 AS is_new FROM made;
 
 -- name: experiments
--- Those in a state ($1; null: all of them), the newest first; one row an arm.
+-- $1: only those that run, and those that have begun and that one of them excludes; false: all of them. The newest
+-- first; one row an arm.
 SELECT e.experiment, e.character_id, e.hypothesis, e.layer, e.salt, e.range_start, e.range_end, e.coverage,
        e.excludes, e.overrides, e.options, e.state, e.created_at, e.started_at, e.stopped_at,
        a.arm, a.share, a.version, a.paused_at
 FROM appliance.experiments AS e
 JOIN appliance.experiment_arms AS a ON a.experiment = e.experiment
-WHERE $1::text IS NULL OR e.state = $1::text
+WHERE NOT $1::boolean OR e.state = 'running'
+   OR e.started_at IS NOT NULL AND e.experiment IN (
+       SELECT unnest(r.excludes) FROM appliance.experiments AS r WHERE r.state = 'running')
 ORDER BY e.created_at DESC, e.experiment, a.place;
 
 -- name: experiment_events

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -13,14 +12,14 @@ from typing import Any
 import pytest
 
 from appliance.chat.publishing import fill_empty
-from appliance.cli.experiment_check import check_again
 from appliance.cli.main import main
 from appliance.config import dump_config
+from appliance.errors import Conflict
 from appliance.server.admin import serving_admin
 from appliance.server.auth import Keys
 from appliance.server.main import PROMPTS_DIR
-from appliance.store.pool import connect
-from tests.unit.server.door import Door
+from appliance.store.pool import Connection, connect
+from tests.unit.server.door import Door, Streamed
 from tests.unit.server.test_conversations import create, get, send
 
 EXPERIMENT = """
@@ -34,6 +33,9 @@ arms:
   - {name: birds, version: production}
   - {name: ships, version: SHIPS}
 """
+
+
+REPORT = "appliance experiment report ships"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +125,17 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
+    async def refuse(_: Connection) -> None:
+        raise Conflict("somebody else ended it")
+
+    registry = door.services.catalog.registry
+    with pytest.raises(Conflict, match="somebody else"):
+        # The label moves and the experiment ends, or neither.
+        await registry.move(
+            "ada", "production", ships, seen=birds, author="ana", message="m", also=refuse
+        )
+    assert await registry.resolve("ada", "production") == birds
+
     later = await create(door, character="ada")  # The tenant itself is the user.
     await send(door, later, "Hello")
     shipped = await team.run("experiment", "ship", "ships", "ships", "-m", "they were right")
@@ -138,6 +151,36 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     kept = await team.ask("experiment", "status", "ships")
     assert kept["experiment"]["state"] == "shipped"
     assert kept["events"][-1]["has_report"]
+
+    assert f"as arm ships of experiment ships; why: {REPORT}" in await team.run(
+        "prompt", "history", "ada"
+    )
+    after = await team.ask("experiment", "report", "ships")
+    assert after["subject"]["state"] == "shipped"
+    looked_at, shipped_at = after["subject"]["looked_at"], after["shipped"]["at"]
+    assert looked_at < shipped_at, "the report it was shipped with"
+    assert sum(after["analysis"]["counts"]) == len(opened) + 1
+    others = list(pinned.values()).count(birds)
+    served = {name: after["shipped"][name] for name in ("new", "kept")}
+    assert [(one["chats"], one["replies"]) for one in served.values()] == [(1, 1), (others, others)]
+    tokens = turn_tokens(await send(door, new, "Again"))
+    again = (await team.ask("experiment", "report", "ships"))["shipped"]["new"]
+    assert again["prompt_tokens"] == served["new"]["prompt_tokens"] + tokens[0]
+    assert again["hit_tokens"] == served["new"]["hit_tokens"] + tokens[1]
+    page = team.folder / "after.html"
+    told = await team.run("experiment", "report", "ships", "--page", str(page))
+    for words in (
+        "Foretold: Shipped, new chats compute",
+        "Measured since: 2 replies of 1 chat opened since",
+    ):
+        assert words in told
+        assert words in page.read_text()
+
+
+def turn_tokens(turn: Streamed) -> tuple[int, int]:
+    """Of the prompt, and of them in the cache."""
+    told = turn.chunks[0]
+    return told["prompt_tokens"], told["prefix_hit_tokens"]
 
 
 CROWD = """
@@ -334,6 +377,15 @@ async def test_two_experiments_share_a_layer_side_by_side_and_never_the_same_use
     assert "a ramp only adds users" in await team.run(*start, "--coverage", "0.05", code=2)
     assert "two: runs, with 50% of the users" in await team.run(*start, "--coverage", "0.5")
     assert "two runs already, with 50%" in await team.run(*start, code=2)
+    apart = second.replace("name: two\n", "name: four\nexcludes: [two]\n", 1)
+    apart = apart.replace(ships[:12], "production").replace(
+        "character: ada", "character: lighthouse"
+    )
+    await team.run("experiment", "create", team.write(apart), "-m", "four")
+    await team.run("experiment", "start", "four", "-m", "go")
+    told = await team.run(*start, "--coverage", "0.9", code=2)
+    assert "letting any in now would throw them out of four" in told
+    await team.run("experiment", "stop", "four", "-m", "enough")
     events = (await team.ask("experiment", "status", "two"))["events"]
     assert [event["kind"] for event in events] == ["created", "started", "ramped"]
     again = await team.run("experiment", "start", "ships", "-m", "go", code=2)
@@ -355,41 +407,6 @@ async def test_an_arm_that_nobody_is_in_is_told_and_no_figure_is_made_up(team: T
     (result,) = report["analysis"]["results"]
     assert all("no users in" in finding["lacks"] for finding in result["findings"])
     assert all(finding["value"] is None for finding in result["findings"])
-
-
-OWN = """
-- {name: own, title: Own, unit: share, direction: up, group: engagement, numerator: own.value}
-"""
-ENDED = "CASE WHEN pg_terminate_backend(pg_backend_pid()) THEN 1.0 ELSE 0.0 END"
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ("1 / (person - person)", "own.sql: division by zero"),
-        ("love", 'own.sql: column "love" does not exist'),
-        (ENDED, "the database failed: "),
-    ],
-)
-async def test_a_check_outlives_what_its_database_does_and_names_the_query_at_fault(
-    team: Team, value: str, told: str
-) -> None:
-    team.door.say("one")
-    await started(team)
-    await send(team.door, await create(team.door, character="ada", user="mo"), "Hello")
-    own = team.folder / "own"
-    own.mkdir()
-    (own / "metrics.yaml").write_text(OWN)
-    (own / "own.sql").write_text(
-        f"SELECT person, ({value})::float8 AS value FROM appliance.experiment_people($1::text)"
-    )
-    assert told in await team.run("experiment", "report", "ships", "--metrics", str(own), code=2)
-    options = argparse.Namespace(
-        config=team.config, data_dir=None, metrics=own, pages=None, json=False
-    )
-    await asyncio.to_thread(check_again, options)
-    out, err = team.capsys.readouterr()
-    assert told in out + err
 
 
 TURNS = """
