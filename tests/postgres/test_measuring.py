@@ -295,7 +295,7 @@ def column(measured: Measured, reference: str) -> Any:
 @pytest.mark.parametrize("why", ENDS)
 async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, why: str) -> None:
     options, done, ends = ENDS[why]
-    draw = random.Random(why)
+    draw = random.Random(f"{why}, in all")
     talks = random_talks(draw, 150)
     said = [one for talk in talks for one in random_messages(draw, talk)]
     overrides = {"acme/user 5": "control", "zeta/user 5": "other", "acme/user 6": "other"}
