@@ -61,7 +61,8 @@ class Users:
         Who came to one arm alone came at another time, when other things were so.
         """
         until = min(self.paused_at[place], self.paused_at[beside])
-        return (self.arm == place) & (self.exposed_at < until)
+        compared: NDArray[np.bool_] = (self.arm == place) & (self.exposed_at < until)
+        return compared
 
     @property
     def spans(self) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from typing import Any
+
 import numpy as np
 
 from appliance.experiment.findings import Plan
@@ -127,7 +129,7 @@ def measured(
     value = 180 * np.exp(level[user] + rng.normal(0, 0.5, len(user))) * (1 + ttft * treated[user])
     value = time_of(steps_of(value))
     ones = np.ones(users)
-    observed = {
+    observed: dict[str, Any] = {
         "user": user,
         "value": value,
         "count": np.ones(len(user), dtype=np.int64),
