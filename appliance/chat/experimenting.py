@@ -20,8 +20,9 @@ from appliance.experiment.definition import Definition, experiment_of, faults, o
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.model_text import ModelText
 from appliance.store.experiment_records import Experiment
-from appliance.store.experiments import Experiments, store_end
+from appliance.store.experiments import Experiments, not_running, store_end
 from appliance.store.ledger import Ledger
+from appliance.store.pool import Connection
 from appliance.store.prompt_records import PRODUCTION, LabelMove
 
 LIVE_DAYS = 7.0
@@ -207,15 +208,12 @@ class Experimenting:
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
         cost = await self.cost(name, arm)
         registry = self.catalog.registry
-        end = partial(
-            store_end,
-            name=name,
-            state="shipped",
-            arm=arm,
-            author=author,
-            message=message,
-            report=report,
-        )
+        why: dict[str, str] = {"arm": arm, "author": author, "message": message, "report": report}
+
+        async def end(connection: Connection) -> None:
+            if not await store_end(connection, name, "shipped", **why):
+                raise not_running(name, "shipped")
+
         move = await registry.move(
             experiment.character,
             PRODUCTION,
@@ -227,9 +225,7 @@ class Experimenting:
             also=end,
         )
         if move is None:
-            await self.experiments.end(
-                name, "shipped", arm=arm, author=author, message=message, report=report
-            )
+            await self.experiments.end(name, "shipped", **why)
         await self.catalog.reload()
         await self._changed(name)
         return Shipped(version=version, move=move, cost=cost)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 import asyncpg
 
@@ -23,11 +22,9 @@ from appliance.store.experiment_records import (
     read_event,
     read_experiments,
 )
-from appliance.store.pool import Connection, Pool, retried
+from appliance.store.pool import Connection, Pool, retried, retried_write
 from appliance.store.prompt_records import checked_author, checked_message
 from appliance.store.queries import load_queries
-
-T = TypeVar("T")
 
 QUERIES = load_queries("experiments")
 READ_RETRY_S = 2.0
@@ -51,14 +48,17 @@ async def store_end(
     author: str,
     message: str,
     report: str | None,
-) -> None:
-    """Stop an experiment, or note that an arm was shipped, with the report (JSON). Raises Conflict where
-    it does not run."""
+) -> bool:
+    """Stop an experiment, or note that an arm was shipped, with the report (JSON); False where it does
+    not run."""
     assert state in ("stopped", "shipped")
-    who, why = checked_author(author), checked_message(message)
-    ended = (name, state, arm, who, why, report)
-    if not await connection.fetchval(QUERIES["end_experiment"], *ended):
-        raise Conflict(f"{name} does not run: only a running experiment can be {state}")
+    ended = (name, state, arm, checked_author(author), checked_message(message), report)
+    return bool(await connection.fetchval(QUERIES["end_experiment"], *ended))
+
+
+def not_running(name: str, state: State) -> Conflict:
+    """Why an experiment cannot be ended."""
+    return Conflict(f"{name} does not run: only a running experiment can be {state}")
 
 
 class Experiments:
@@ -127,7 +127,7 @@ class Experiments:
         async def operation(connection: Connection) -> bool:
             return await store_draft(connection, experiment, author=author, message=message)
 
-        if not await self._retrying(operation, WRITE_RETRY_S):
+        if not await self._write(operation):
             raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
 
     async def start(
@@ -145,13 +145,12 @@ class Experiments:
         who, why = checked_author(author), checked_message(message)
 
         async def operation(connection: Connection) -> bool:
-            async with connection.transaction():
-                await connection.execute(QUERIES["lock_experiments"])
-                check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
-                query = QUERIES["start_experiment"]
-                return bool(await connection.fetchval(query, name, coverage, who, why))
+            await connection.execute(QUERIES["lock_experiments"])
+            check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
+            query = QUERIES["start_experiment"]
+            return bool(await connection.fetchval(query, name, coverage, who, why))
 
-        if not await self._retrying(operation, WRITE_RETRY_S):
+        if not await self._write(operation):
             raise Conflict(f"{name} has been started before: only a draft can be started")
 
     async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
@@ -180,28 +179,36 @@ class Experiments:
         message: str,
         report: str | None,
     ) -> None:
-        """As `store_end`, by itself."""
+        """As `store_end`, by itself; raises Conflict where it does not run."""
 
-        async def operation(connection: Connection) -> None:
-            await store_end(
+        async def operation(connection: Connection) -> bool:
+            return await store_end(
                 connection, name, state, arm=arm, author=author, message=message, report=report
             )
 
-        await self._retrying(operation, WRITE_RETRY_S)
+        if not await self._write(operation):
+            raise not_running(name, state)
 
     async def _change(self, query: str, *arguments: object) -> bool:
         async def operation(connection: Connection) -> bool:
             return bool(await connection.fetchval(QUERIES[query], *arguments))
 
-        return await self._retrying(operation, WRITE_RETRY_S)
+        return await self._write(operation)
+
+    async def _write(self, operation: Callable[[Connection], Awaitable[bool]]) -> bool:
+        """Whether it changed something. A try after one whose answer was lost finds that done: only the
+        first that is answered can say that there was nothing to change."""
+        tries = 0
+
+        async def once(connection: Connection) -> bool:
+            nonlocal tries
+            tries += 1
+            return await operation(connection) or tries > 1
+
+        return await retried_write(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         async def operation(connection: Connection) -> Sequence[asyncpg.Record]:
             return await connection.fetch(QUERIES[query], *arguments)
 
-        return await self._retrying(operation, READ_RETRY_S)
-
-    async def _retrying(
-        self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
-    ) -> T:
-        return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
+        return await retried(self._pool, operation, budget_s=READ_RETRY_S, jitter=self._jitter)
