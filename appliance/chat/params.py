@@ -10,6 +10,12 @@ from appliance.prompt.settings import SAMPLING_NAMES, SamplingSettings
 from appliance.wire.frames import Priority, Sampling
 
 
+CONVERSATION_SAMPLING = Sampling(temperature=0.5, top_p=0.9, frequency_penalty=0.3)
+"""Of replies in conversations, where neither the request nor the character says anything: calmer than the
+model's own distribution, which small models do not bear well, and with a penalty, without which they fall
+into loops; one that counts the prompt too spoils short answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParams:
     """Sampling, length and stop strings of one reply, already checked at the door.
