@@ -180,7 +180,8 @@ class Catalog:
             bundle = await self.bundle(name, version)
             return await asyncio.to_thread(CharacterVersion.of, bundle)
         except (InvalidRequest, TemplateError) as error:
-            # A card and a lorebook have errors of their own, all of a request. Where in which file is the operator's affair.
+            # A card and a lorebook have errors of their own, all of a request. Where in which file is the
+            # operator's affair.
             _tell(name, version, error)
             raise TemplateError(
                 "the conversation's version of the character is unusable"

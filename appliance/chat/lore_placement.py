@@ -33,7 +33,8 @@ def placed(
     """The messages with the texts of `entries`, which keep their order in each place.
 
     `before_char` and `after_char` are the two ends of the front; a depth counts messages of the history
-    from the newest, 0 is behind it; what is frozen before a message counts with it. `written` is an entry's text, the tenant's (`namespace`).
+    from the newest, 0 is behind it; what is frozen before a message counts with it. `written` is an
+    entry's text, the tenant's (`namespace`).
     """
     top: list[PromptMessage] = []
     bottom: list[PromptMessage] = []

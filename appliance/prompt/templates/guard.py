@@ -54,11 +54,11 @@ class Guarded(ImmutableSandboxedEnvironment):
             **settings,
         )
         self.filters = {
-            name: charged(name, self.filters[name])
-            for name in sorted(_FILTERS & set(self.filters))
+            name: charged(name, self.filters[name]) for name in sorted(_FILTERS & set(self.filters))
         }
         self.filters["tojson"] = charged("tojson", tojson)
-        self.tests = {name: ticked(test) for name, test in self.tests.items()}
+        tests: dict[str, Any] = self.tests
+        self.tests = {name: ticked(test) for name, test in tests.items()}
         self.globals = {name: self.globals[name] for name in _GLOBALS}
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:

@@ -6,14 +6,16 @@ A list of lists that are one and the same holds little and is written at any len
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, MappingView
+from collections.abc import Iterable, Iterator, Mapping, MappingView
 from itertools import chain
+from typing import cast
 
 from jinja2.utils import Namespace
 
-from appliance.prompt.templates.budget import ITEM_CHARS, OUTPUT_CHARS_MAX, Budget
+from appliance.prompt.templates.budget import ITEM_CHARS, OUTPUT_CHARS_MAX, Budget, LimitExceeded
 
 _OTHER_CHARS = 24
+_DEPTH_MAX = 64
 _END = object()
 
 
@@ -29,9 +31,11 @@ def text_of(value: object, budget: Budget) -> str:
 
 
 def text_chars(value: object) -> int:
-    """About how many characters a value is written in; counting ends past OUTPUT_CHARS_MAX."""
+    """About how many characters a value is written in; counting ends past OUTPUT_CHARS_MAX.
+
+    Raises LimitExceeded for one that is nested too deeply to be written, or holds itself.
+    """
     chars = 0
-    # Not by recursion: a value that holds itself ends by its length.
     waiting: list[Iterator[object]] = [iter((value,))]
     while waiting and chars <= OUTPUT_CHARS_MAX:
         item = next(waiting[-1], _END)
@@ -45,6 +49,8 @@ def text_chars(value: object) -> int:
             chars += item.bit_length() // 3
         elif (held := _held(item)) is not None:
             waiting.append(held)
+            if len(waiting) > _DEPTH_MAX:
+                raise LimitExceeded(f"it writes lists within lists, more than {_DEPTH_MAX} deep")
         else:
             chars += _OTHER_CHARS
     return chars
@@ -58,5 +64,5 @@ def _held(value: object) -> Iterator[object] | None:
     if isinstance(value, Mapping):
         return chain.from_iterable(value.items())
     if isinstance(value, list | tuple | set | frozenset | deque | MappingView):
-        return iter(value)  # type: ignore[call-overload, no-any-return]
+        return iter(cast(Iterable[object], value))
     return None

@@ -24,9 +24,10 @@ from tests.unit.chat.conftest import Vocabulary, catalog_of
 from tests.unit.chat.driver import TENANT, read, send
 from tests.unit.prompt.templates import LAST_IS_SPECIAL, SKIPS_EMPTY, runner
 
-ASKED = tuple(
-    ChatMessage(role=role, content=content)
-    for role, content in (("user", "x"), ("assistant", ""), ("user", "y"))
+ASKED = (
+    ChatMessage(role="user", content="x"),
+    ChatMessage(role="assistant", content=""),
+    ChatMessage(role="user", content="y"),
 )
 
 

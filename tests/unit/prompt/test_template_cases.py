@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from appliance.prompt.templates.parts import RenderedPart
-from tests.unit.prompt.template_files import VALUES, body, both, fault, poet, poet_fault
+from tests.unit.prompt.template_files import VALUES, body, both, fault, own, poet, poet_fault
 
 ROLES = ["system", "user", "assistant"]
 MARKER = Path("/tmp/appliance_prompt_template_marker")
@@ -77,10 +77,23 @@ P07_BOMBS = [
     "{{ range(100000)|map('replace', '', 'x' * 100000)|join }}",
     "{% for a in range(99999) %}{% if a in range(99999)|list %}{% endif %}{% endfor %}",
     # Lists that hold one list often: little is held, and much is written.
-    *("{{ ([['x' * 1000000] * 20] * 20) | " + made + " }}" for made in (
-        "string", "upper", "title", "capitalize", "trim", "wordcount", "tojson", "join", "list ~ 'x'",
-        "replace('x', 'y')", "map('string') | list | length", "map(attribute=0) | join",
-    )),
+    *(
+        "{{ ([['x' * 1000000] * 20] * 20) | " + made + " }}"
+        for made in (
+            "string",
+            "upper",
+            "title",
+            "capitalize",
+            "trim",
+            "wordcount",
+            "tojson",
+            "join",
+            "list ~ 'x'",
+            "replace('x', 'y')",
+            "map('string') | list | length",
+            "map(attribute=0) | join",
+        )
+    ),
     "{{ ([{'a': ['x' * 1000000] * 20}] * 20) | join(attribute='a') }}",
     "{{ [1, 2] | join(([['x' * 1000000] * 20] * 20)) }}",
     "{{ 'x' | replace(([['x' * 1000000] * 20] * 20), 'y') }}",
@@ -213,8 +226,8 @@ def test_p07_a_template_that_burns_time_or_memory_is_stopped(bomb: str) -> None:
 )
 def test_filters_and_methods_take_what_jinja_s_take(code: str, text: str) -> None:
     for (part,) in (
-        [*rendered(body("{{ " + code + " }}"), {"message": "x"})],
-        [*poet(f"- name: p\n  content: |\n    {{{{ {code} }}}}\n", {})],
+        own(body("{{ " + code + " }}"), {"message": "x"}),
+        poet(f"- name: p\n  content: |\n    {{{{ {code} }}}}\n", {}),
     ):
         assert part.content == text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -125,7 +126,8 @@ async def test_a_refused_card_is_a_sentence_and_the_others_come_in(
 async def test_a_character_s_sampling_holds_for_what_the_page_sends(
     stored_door: Door, page: Browser
 ) -> None:
-    catalog, who = stored_door.services.catalog, {"author": "ana", "message": "why not"}
+    catalog = stored_door.services.catalog
+    who: dict[str, Any] = {"author": "ana", "message": "why not"}
     bundle = bundle_of("wild", sampling={"temperature": 1.5, "top_k": 7})
     version, _ = await publish(catalog.registry, bundle, **who)
     await catalog.registry.move("wild", PRODUCTION, version, seen=None, **who)
