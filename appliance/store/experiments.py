@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 import asyncpg
 
@@ -22,11 +21,9 @@ from appliance.store.experiment_records import (
     read_event,
     read_experiments,
 )
-from appliance.store.pool import Connection, Pool, retried
+from appliance.store.pool import Connection, Pool, retried, retried_write
 from appliance.store.prompt_records import checked_author, checked_message
 from appliance.store.queries import load_queries
-
-T = TypeVar("T")
 
 QUERIES = load_queries("experiments")
 READ_RETRY_S = 2.0
@@ -86,7 +83,7 @@ class Experiments:
         async def operation(connection: Connection) -> bool:
             return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
 
-        if not await self._retrying(operation, WRITE_RETRY_S):
+        if not await self._write(operation):
             raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
 
     async def start(
@@ -102,12 +99,11 @@ class Experiments:
         who, why = checked_author(author), checked_message(message)
 
         async def operation(connection: Connection) -> bool:
-            async with connection.transaction():
-                await connection.execute(QUERIES["lock_experiments"])
-                check(read_experiments(await connection.fetch(QUERIES["experiments"])))
-                return bool(await connection.fetchval(QUERIES["start_experiment"], name, who, why))
+            await connection.execute(QUERIES["lock_experiments"])
+            check(read_experiments(await connection.fetch(QUERIES["experiments"])))
+            return bool(await connection.fetchval(QUERIES["start_experiment"], name, who, why))
 
-        if not await self._retrying(operation, WRITE_RETRY_S):
+        if not await self._write(operation):
             raise Conflict(f"{name} has been started before: only a draft can be started")
 
     async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
@@ -147,15 +143,22 @@ class Experiments:
         async def operation(connection: Connection) -> bool:
             return bool(await connection.fetchval(QUERIES[query], *arguments))
 
-        return await self._retrying(operation, WRITE_RETRY_S)
+        return await self._write(operation)
+
+    async def _write(self, operation: Callable[[Connection], Awaitable[bool]]) -> bool:
+        """Whether it changed something. A try after one whose answer was lost finds that done: only the
+        first that is answered can say that there was nothing to change."""
+        tries = 0
+
+        async def once(connection: Connection) -> bool:
+            nonlocal tries
+            tries += 1
+            return await operation(connection) or tries > 1
+
+        return await retried_write(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         async def operation(connection: Connection) -> Sequence[asyncpg.Record]:
             return await connection.fetch(QUERIES[query], *arguments)
 
-        return await self._retrying(operation, READ_RETRY_S)
-
-    async def _retrying(
-        self, operation: Callable[[Connection], Awaitable[T]], budget_s: float
-    ) -> T:
-        return await retried(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
+        return await retried(self._pool, operation, budget_s=READ_RETRY_S, jitter=self._jitter)
