@@ -1,0 +1,150 @@
+"""Rules that every plan keeps, whatever holds whatever: on random clusters with ages around the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.dbops.plan.history import History, Pin, RelationKey
+from appliance.dbops.plan.plan import Plan, make_plan
+from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.step import StepKind
+from appliance.dbops.snapshot.snapshot import Database, Lock, PreparedTransaction, Session, Snapshot
+from tests.snapshot_builder import (
+    OLD,
+    SETTINGS,
+    TAKEN_AT,
+    YOUNG,
+    database,
+    idle_in_transaction,
+    lock,
+    prepared,
+    relation,
+    slot,
+    snapshot,
+    standby,
+    temp_namespace,
+    template0,
+    temporary,
+)
+
+POLICY = Policy()
+FIRST = POLICY.stage1_age
+SECOND = POLICY.stage2_age(int(SETTINGS["autovacuum_freeze_max_age"]))
+NEAR = 400_000
+"""Within what a VACUUM has to win, so that on either side of a limit one waits for the other."""
+
+TABLES, CATALOG, SHARED_CATALOG, TEMPORARY = (20_000, 20_001), 1259, 1260, 20_009
+PIDS = (1, 2, 3)
+GIDS = ("one", "two")
+SESSION_S = 86_400.0
+
+ages = st.sampled_from(
+    [
+        YOUNG,
+        *(limit + near for limit in (SECOND, FIRST) for near in (-NEAR, 0, NEAR)),
+        1_000_000_000,
+        OLD,
+    ]
+)
+pins = st.builds(
+    Pin,
+    place=st.builds(
+        RelationKey, database=st.sampled_from(["app", "other"]), oid=st.sampled_from(TABLES)
+    ),
+    pid=st.sampled_from(PIDS),
+    begun=st.just(TAKEN_AT - timedelta(seconds=SESSION_S)),
+)
+
+
+@st.composite
+def databases(draw: st.DrawFn, name: str) -> Database:
+    return database(
+        name,
+        *(relation(oid, draw(ages)) for oid in (*TABLES, CATALOG)),
+        relation(SHARED_CATALOG, draw(ages), shared=True),
+        temporary(TEMPORARY, draw(ages)),
+        temp_namespaces=(temp_namespace(*draw(st.sets(st.sampled_from(PIDS), max_size=2))),),
+    )
+
+
+@st.composite
+def locks_on(draw: st.DrawFn, found: Sequence[Database]) -> Lock:
+    where = draw(st.sampled_from(found))
+    oid = draw(st.sampled_from([*TABLES, CATALOG, SHARED_CATALOG]))
+    held = lock(
+        oid,
+        draw(st.sampled_from(PIDS)),
+        database_oid=0 if oid == SHARED_CATALOG else where.oid,
+    )
+    gid = draw(st.none() | st.sampled_from(GIDS))
+    return held if gid is None else replace(held, pid=None, gid=gid)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Snapshot:
+    found = (draw(databases("app")), draw(databases("other")))
+    return snapshot(
+        *found,
+        template0(draw(ages)),
+        sessions=tuple(
+            replace(idle_in_transaction(pid), xmin_age=draw(st.none() | ages)) for pid in PIDS
+        ),
+        prepared=tuple(prepared(gid, draw(ages)) for gid in GIDS),
+        slots=(slot("both", xmin_age=draw(ages), catalog_xmin_age=draw(ages)),),
+        standbys=(standby(9, draw(ages)),),
+        locks=tuple(draw(st.lists(locks_on(found), max_size=4))),
+    )
+
+
+def stage_of(plan: Plan, holder: Session | PreparedTransaction) -> int:
+    """The earliest stage that ends a session or a prepared transaction; past the last where none does."""
+    return min(
+        (
+            step.stage
+            for step in plan.steps
+            if (
+                step.pid == holder.pid
+                if isinstance(holder, Session)
+                else step.key == f"prepared:{holder.database}:{holder.gid}"
+            )
+        ),
+        default=4,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.frozensets(pins, max_size=2))
+def test_no_step_waits_for_one_of_a_later_stage(seen: Snapshot, found: frozenset[Pin]) -> None:
+    plan = make_plan(seen, POLICY, History(pins=found))
+    stages = {step.key: step.stage for step in plan.steps}
+    assert len(stages) == len(plan.steps)
+    for step in plan.steps:
+        for key in step.needs:
+            assert stages[key] <= step.stage
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.frozensets(pins, max_size=2))
+def test_whoever_has_a_table_in_use_is_ended_before_it_is_vacuumed(
+    seen: Snapshot, found: frozenset[Pin]
+) -> None:
+    plan = make_plan(seen, POLICY, History(pins=found))
+    vacuums = [step for step in plan.steps if step.kind is StepKind.VACUUM]
+    holders = {**{one.pid: one for one in seen.sessions}, **{one.gid: one for one in seen.prepared}}
+    for step in vacuums:
+        assert step.database is not None
+        where = seen.database(step.database)
+        assert where is not None
+        for held in seen.locks:
+            on = 0 if step.relation_oid == SHARED_CATALOG else where.oid
+            if (held.database_oid, held.relation_oid) == (on, step.relation_oid):
+                holder = holders[held.pid or held.gid or 0]
+                assert stage_of(plan, holder) <= step.stage
+        for pin in found:
+            if pin.place == RelationKey(database=step.database, oid=step.relation_oid or 0):
+                assert stage_of(plan, holders[pin.pid]) <= step.stage
