@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from appliance.dbops.drill.damage import DAMAGED_PAGE, DamagedPage
+from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import SITUATIONS, situation
 from appliance.dbops.drill.rehearsal import POLICY, rehearse
@@ -46,3 +48,22 @@ async def check_repair(name: str, version: str, new_drill: NewDrill, state_dir: 
     assert done.steps_planned > 1
     assert done.good, (done.outcome.stopped, done.outcome.left.steps)
     assert done.restarted == what.single_user
+    if name == DamagedPage.name:
+        await check_no_row_is_taken_for_a_lost_one(drill)
+
+
+async def check_no_row_is_taken_for_a_lost_one(drill: Drill) -> None:
+    """New rows take the places of those that were given up, and are not found by their keys."""
+    connection = await drill.connect()
+    try:
+        await connection.execute(
+            "INSERT INTO scratched SELECT n, repeat('y', 500) FROM generate_series(2001, 2100) AS n"
+        )
+        page = f"ctid >= '({DAMAGED_PAGE},0)' AND ctid < '({DAMAGED_PAGE + 1},0)'"
+        assert await connection.fetchval(f"SELECT count(*) FROM scratched WHERE {page}") > 0
+        await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        for key in range(1, 1001):
+            found = await connection.fetch("SELECT n, body FROM scratched WHERE n = $1", key)
+            assert [row["n"] for row in found] in ([], [key])
+    finally:
+        await connection.close()

@@ -1,4 +1,4 @@
-"""Rules that every plan keeps, whatever holds whatever: on random clusters with ages around the limits."""
+"""Rules that every plan keeps, whoever holds what: on random clusters with ages around the limits."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class DamagedPage(Situation):
     changes = frozenset({'app."public"."scratched"'})
 
     async def plant(self, drill: Drill) -> None:
-        """An empty table."""
-        await drill.execute("CREATE TABLE scratched (n integer, body text)")
+        """An empty table, with an index."""
+        await drill.execute("CREATE TABLE scratched (n integer PRIMARY KEY, body text)")
         self._path = await file_of(drill, "scratched")
 
     async def loaded(self, drill: Drill) -> None:

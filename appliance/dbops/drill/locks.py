@@ -75,6 +75,4 @@ class MiddleAgedPreparedLock(MiddleAged):
 
     async def halfway(self, drill: Drill) -> None:
         """Take it and prepare the transaction."""
-        await drill.execute_each(
-            DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'"
-        )
+        await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")

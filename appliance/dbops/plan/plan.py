@@ -28,7 +28,7 @@ from appliance.dbops.plan.databases import (
 )
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.policy import Policy
-from appliance.dbops.plan.repairs import damage_steps, repair_steps
+from appliance.dbops.plan.repairs import damage_steps, rebuild_steps, repair_steps
 from appliance.dbops.plan.step import Step
 from appliance.dbops.plan.temp import temp_steps
 from appliance.dbops.plan.vacuum import AgeLimits, age_limits, order, vacuum_step
@@ -93,9 +93,10 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     ]
     if past.refused:
         steps.append(recount_step(snapshot))
+    rebuilt = [step for step in rebuild_steps(snapshot, past) if step.key not in past.settled]
     left = [s for s in steps if s.stage <= policy.last_stage and s.key not in past.settled]
-    if any(step.stage == 1 for step in left):
-        left.append(probe_step())
+    if rebuilt or any(step.stage == 1 for step in left):
+        left += [probe_step(), *rebuilt]
     elif snapshot.stopped:
         # Repairs take XIDs: in the stop they can only follow a stage 1.
         left = [step for step in left if step.stage < 3]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.step import StepKind
 from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
@@ -92,12 +93,24 @@ def past_history(folder: Path, system_id: str) -> History:
     return _history(records)
 
 
+_FREEZING = (StepKind.VACUUM, StepKind.ZERO_PAGES, StepKind.FREEZE_ROWS)
+
+
 def _history(records: Sequence[Record]) -> History:
     return History(
         frozen=_frozen(records),
-        bad_indexes=_rebuilding(records),
+        bad_indexes=_begun(records, StepKind.REINDEX),
+        given_up=_begun(records, StepKind.ZERO_PAGES),
         rate_bytes_per_s=_rate(records),
     )
+
+
+def _of_relations(records: Sequence[Record]) -> Iterator[tuple[RelationKey, str, str]]:
+    """What was done to which relation, and how it ended: `started` when that is not known (yet)."""
+    for record in records:
+        if record["event"] in ("started", "ended") and record["relation_oid"] is not None:
+            place = RelationKey(database=record["database"], oid=record["relation_oid"])
+            yield place, record.get("kind", ""), record.get("state", "started")
 
 
 def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
@@ -106,31 +119,25 @@ def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
     From when a VACUUM began, so that one whose end was never written down counts too.
     """
     places: set[RelationKey] = set()
-    for record in records:
-        if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
-            continue
-        place = RelationKey(database=record["database"], oid=record["relation_oid"])
-        kind, state = record["key"].partition(":")[0], record.get("state", "started")
-        if kind in ("vacuum", "zero", "rows"):
+    for place, kind, state in _of_relations(records):
+        if kind in _FREEZING:
             if state in ("started", "done", "held"):
                 places.add(place)
             elif state == "failed":
                 places.discard(place)
-        elif kind == "repair" and state == "done":
+        elif kind == StepKind.REPAIR and state == "done":
             places.discard(place)
     return frozenset(places)
 
 
-def _rebuilding(records: Sequence[Record]) -> frozenset[RelationKey]:
-    """Relations of which a run began to build indexes anew and was broken off."""
+def _begun(records: Sequence[Record], begun: StepKind) -> frozenset[RelationKey]:
+    """Relations of which a step of this kind was begun, and whose indexes nobody has built anew since."""
     places: set[RelationKey] = set()
-    for record in records:
-        if record["event"] in ("started", "ended") and record["key"].startswith("reindex:"):
-            place = RelationKey(database=record["database"], oid=record["relation_oid"])
-            if record["event"] == "started":
-                places.add(place)
-            else:
-                places.discard(place)
+    for place, kind, state in _of_relations(records):
+        if kind == begun and state == "started":
+            places.add(place)
+        elif kind == StepKind.REINDEX and state == "done":
+            places.discard(place)
     return frozenset(places)
 
 
