@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.step import StepKind
+from appliance.dbops.remedies import set_setting
 from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
@@ -64,14 +65,7 @@ class RunJournal:
 
     def settings_to_restore(self) -> Mapping[str, str | None]:
         """Server settings that a run changed and did not change back: None was not set before."""
-        left: dict[str, str | None] = {}
-        for record in self.records:
-            if record["event"] == "settings_changed":
-                # The first value is the operator's own; a later one may be what a killed run set.
-                left = {**record["before"], **left}
-            elif record["event"] == "settings_restored":
-                left = {}
-        return left
+        return _changed_settings(self.records)
 
     def history(self) -> History:
         """What the runs until now did that a snapshot does not show."""
@@ -91,6 +85,17 @@ def past_history(folder: Path, system_id: str) -> History:
     records, _ = _parse(folder / FILE_NAME)
     _check_cluster(records, system_id, folder / FILE_NAME)
     return _history(records)
+
+
+def _changed_settings(records: Sequence[Record]) -> dict[str, str | None]:
+    left: dict[str, str | None] = {}
+    for record in records:
+        if record["event"] == "settings_changed":
+            # The first value is the operator's own; a later one may be what a killed run set.
+            left = {**record["before"], **left}
+        elif record["event"] == "settings_restored":
+            left = {}
+    return left
 
 
 _FREEZING = (StepKind.VACUUM, StepKind.ZERO_PAGES, StepKind.FREEZE_ROWS)
@@ -161,17 +166,43 @@ def _parse(path: Path) -> tuple[list[Record], int]:
     except FileNotFoundError:
         return [], 0
     whole = content[: content.rfind(b"\n") + 1]
-    records = []
+    records: list[Record] = []
+    damaged = 0
     for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatabaseError(f"{path}: line {number} is damaged; move the file away") from error
-        if not is_record:
-            raise DatabaseError(f"{path}: line {number} is no record; move the file away")
-        records.append(record)
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        else:
+            damaged = damaged or number
+    if damaged:
+        raise DatabaseError(
+            f"{path}: line {damaged} is damaged; {_still_to_do(records)}move the file away"
+        )
     return records, len(whole)
+
+
+def _record(line: bytes) -> Record | None:
+    """None where it is none."""
+    try:
+        record: Record = json.loads(line)
+        is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return record if is_record else None
+
+
+def _still_to_do(records: Sequence[Record]) -> str:
+    """What only this file knows, in words for whoever is about to move it away."""
+    deeds = [set_setting(*setting) for setting in _changed_settings(records).items()]
+    if deeds:
+        deeds.append("SELECT pg_reload_conf()")
+    deeds += [
+        f"REINDEX of the relation {place.oid} in {place.database}"
+        for place in sorted(_begun(records, StepKind.ZERO_PAGES), key=str)
+    ]
+    return (
+        f"by the others this is still to be done: {'; '.join(deeds)}. Do it, then " if deeds else ""
+    )
 
 
 def _check_cluster(records: Sequence[Record], system_id: str, path: Path) -> None:

@@ -73,6 +73,21 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: bytes) ->
         past_history(tmp_path, "1")
 
 
+def test_a_damaged_line_takes_nothing_with_it_that_is_still_to_be_done(tmp_path: Path) -> None:
+    journal = RunJournal(tmp_path, "1")
+    journal.write("settings_changed", before={"autovacuum_naptime": None, "autovacuum": "off"})
+    begin(journal, StepKind.ZERO_PAGES)
+    journal.close()
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b"nonsense\n")
+    with pytest.raises(DatabaseError) as raised:
+        RunJournal(tmp_path, "1")
+    assert (
+        "ALTER SYSTEM RESET autovacuum_naptime; ALTER SYSTEM SET autovacuum = 'off'; "
+        "SELECT pg_reload_conf(); REINDEX of the relation 7 in app. Do it, then move the file away"
+    ) in raised.value.message
+
+
 def test_settings_go_back_to_what_they_were_before_the_first_run_that_changed_them(
     tmp_path: Path,
 ) -> None:
