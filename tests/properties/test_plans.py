@@ -51,24 +51,33 @@ ages = st.sampled_from(
         OLD,
     ]
 )
+places = st.builds(
+    RelationKey, database=st.sampled_from(["app", "other"]), oid=st.sampled_from(TABLES)
+)
 pins = st.builds(
     Pin,
-    place=st.builds(
-        RelationKey, database=st.sampled_from(["app", "other"]), oid=st.sampled_from(TABLES)
-    ),
+    place=places,
     pid=st.sampled_from(PIDS),
     begun=st.just(TAKEN_AT - timedelta(seconds=SESSION_S)),
+)
+histories = st.builds(
+    History,
+    pins=st.frozensets(pins, max_size=2),
+    damaged=st.frozensets(places, max_size=1),
+    given_up=st.frozensets(places, max_size=1),
 )
 
 
 @st.composite
 def databases(draw: st.DrawFn, name: str) -> Database:
+    owned = st.lists(st.sampled_from(PIDS), unique=True, max_size=2)
+    owners = draw(owned) if name == "app" else []
     return database(
         name,
         *(relation(oid, draw(ages)) for oid in (*TABLES, CATALOG)),
         relation(SHARED_CATALOG, draw(ages), shared=True),
         temporary(TEMPORARY, draw(ages)),
-        temp_namespaces=(temp_namespace(*draw(st.sets(st.sampled_from(PIDS), max_size=2))),),
+        temp_namespaces=(temp_namespace(*owners),),
     )
 
 
@@ -118,9 +127,9 @@ def stage_of(plan: Plan, holder: Session | PreparedTransaction) -> int:
 
 
 @settings(max_examples=150, deadline=None)
-@given(clusters(), st.frozensets(pins, max_size=2))
-def test_no_step_waits_for_one_of_a_later_stage(seen: Snapshot, found: frozenset[Pin]) -> None:
-    plan = make_plan(seen, POLICY, History(pins=found))
+@given(clusters(), histories)
+def test_no_step_waits_for_one_of_a_later_stage(seen: Snapshot, past: History) -> None:
+    plan = make_plan(seen, POLICY, past)
     stages = {step.key: step.stage for step in plan.steps}
     assert len(stages) == len(plan.steps)
     for step in plan.steps:
@@ -129,13 +138,14 @@ def test_no_step_waits_for_one_of_a_later_stage(seen: Snapshot, found: frozenset
 
 
 @settings(max_examples=150, deadline=None)
-@given(clusters(), st.frozensets(pins, max_size=2))
+@given(clusters(), histories)
 def test_whoever_has_a_table_in_use_is_ended_before_it_is_vacuumed(
-    seen: Snapshot, found: frozenset[Pin]
+    seen: Snapshot, past: History
 ) -> None:
-    plan = make_plan(seen, POLICY, History(pins=found))
-    vacuums = [step for step in plan.steps if step.kind is StepKind.VACUUM]
-    holders = {**{one.pid: one for one in seen.sessions}, **{one.gid: one for one in seen.prepared}}
+    plan = make_plan(seen, POLICY, past)
+    vacuums = [step for step in plan.steps if step.kind in (StepKind.VACUUM, StepKind.ZERO_PAGES)]
+    clients = {one.pid: one for one in seen.sessions}
+    transactions = {one.gid: one for one in seen.prepared}
     for step in vacuums:
         assert step.database is not None
         where = seen.database(step.database)
@@ -143,8 +153,12 @@ def test_whoever_has_a_table_in_use_is_ended_before_it_is_vacuumed(
         for held in seen.locks:
             on = 0 if step.relation_oid == SHARED_CATALOG else where.oid
             if (held.database_oid, held.relation_oid) == (on, step.relation_oid):
-                holder = holders[held.pid or held.gid or 0]
-                assert stage_of(plan, holder) <= step.stage
-        for pin in found:
+                ends = (
+                    stage_of(plan, transactions[held.gid or ""])
+                    if held.pid is None
+                    else stage_of(plan, clients[held.pid])
+                )
+                assert ends <= step.stage
+        for pin in past.pins:
             if pin.place == RelationKey(database=step.database, oid=step.relation_oid or 0):
-                assert stage_of(plan, holders[pin.pid]) <= step.stage
+                assert stage_of(plan, clients[pin.pid]) <= step.stage

@@ -29,7 +29,7 @@ from appliance.dbops.plan.databases import (
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.repairs import damage_steps, rebuild_steps, repair_steps
-from appliance.dbops.plan.step import Step
+from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.temp import temp_steps
 from appliance.dbops.plan.vacuum import AgeLimits, age_limits, order, vacuum_step
 from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
@@ -74,11 +74,13 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     holds = horizon_holds(snapshot, limits, _ends(temp))
     vacuums = list(_vacuums(snapshot, limits, policy, past, rate, holds))
     endings = list(_endings(snapshot, limits, {database.name for database, _, _ in vacuums}, holds))
+    damaged = list(damage_steps(snapshot, limits, policy, past))
     ended = list(_in_time((hold.step for hold in holds), [*(v for _, _, v in vacuums), *endings]))
     # A shared catalog has a row in each database: its lock is in the way of the earliest of them.
     wanted = {
         (0 if relation.shared else database.oid, relation.oid): step
-        for database, relation, step in sorted(vacuums, key=lambda one: -one[2].stage)
+        for database, relation, step in sorted([*vacuums, *damaged], key=lambda one: -one[2].stage)
+        if step.kind is not StepKind.ASK
     }
     locks = list(lock_steps(snapshot, wanted, policy, _ends([*temp, *ended])))
     pins = pin_steps(snapshot, past.pins, wanted, _ends([*temp, *ended, *locks]))
@@ -87,7 +89,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
         *_once(*prepared_lock_steps(snapshot, wanted, policy), *ended),
         *temp,
         *(step for _, _, step in vacuums),
-        *damage_steps(snapshot, limits, policy, past),
+        *(step for _, _, step in damaged),
         *endings,
         *repair_steps(snapshot, policy, past, rate, [(d, r) for d, r, _ in vacuums]),
     ]

@@ -15,7 +15,7 @@ from appliance.dbops.snapshot.snapshot import Database, Relation, RelationKind, 
 
 def damage_steps(
     snapshot: Snapshot, limits: AgeLimits, policy: Policy, past: History
-) -> Iterator[Step]:
+) -> Iterator[tuple[Database, Relation, Step]]:
     """For a relation that VACUUM cannot get through: the one way on that does not restore it."""
     for database in snapshot.databases:
         for relation in database.relations or ():
@@ -33,12 +33,12 @@ def damage_steps(
                 rate_bytes_per_s=policy.rate_bytes_per_s,
             )
             if place in past.without_file:
-                yield _missing_file_step(plain)
+                yield database, relation, _missing_file_step(plain)
                 continue
             if place in past.bad_rows:
-                yield _bad_rows_step(plain, database, relation)
+                yield database, relation, _bad_rows_step(plain, database, relation)
             if place in past.damaged:
-                yield _zero_step(plain, relation)
+                yield database, relation, _zero_step(plain, relation)
 
 
 def _missing_file_step(plain: Step) -> Step:
