@@ -194,7 +194,7 @@ async def test_a_damaged_page_stops_its_own_table_alone_and_is_kept_before_it_is
     # What was given up is so on the disk too, and not only until memory is needed for something else.
     await drill.cluster.stop_at_once()
     await drill.cluster.start()
-    assert await drill.value("SELECT count(*) FROM scratched") == 1000 - 15
+    assert await drill.value("SELECT count(*) FROM scratched") == 1000 - 8
     connection = await drill.connect()
     await check_no_row_is_taken_for_a_lost_one(connection, "scratched")
     await connection.close()

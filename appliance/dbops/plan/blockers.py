@@ -62,9 +62,9 @@ LATER = 9
 """Than any stage."""
 
 
-def horizon_holds(snapshot: Snapshot, limits: AgeLimits, ends: Mapping[int, int]) -> list[Hold]:
+def horizon_holds(snapshot: Snapshot, limits: AgeLimits, ended: Mapping[int, int]) -> list[Hold]:
     """Everything that keeps rows of a stage's age, but sessions that have a step in a stage no later
-    (`ends`: by pid).
+    (`ended`: by pid).
 
     A slot that keeps both rows and catalogs back is two holds with one step.
     """
@@ -73,7 +73,7 @@ def horizon_holds(snapshot: Snapshot, limits: AgeLimits, ends: Mapping[int, int]
         stage = limits.stage_of(blocker.age or 0, 0)
         if stage is None:
             continue
-        if blocker.kind in _SESSIONS and ends.get(blocker.pid or 0, LATER) <= stage:
+        if blocker.kind in _SESSIONS and ended.get(blocker.pid or 0, LATER) <= stage:
             continue
         step = _hold_step(blocker, stage, snapshot.taken_at)
         if blocker.kind is BlockerKind.STANDBY_FEEDBACK:
@@ -193,18 +193,18 @@ def lock_steps(
     snapshot: Snapshot,
     wanted: Mapping[tuple[int, int], Step],
     policy: Policy,
-    ends: Mapping[int, int],
+    ended: Mapping[int, int],
 ) -> Iterator[Step]:
     """Ending the sessions that keep a relation in `wanted` (by database and relation oid) locked, or
     wait for a lock on it that a VACUUM would wait behind; but those that have a step in a stage no later
-    than the relation's (`ends`: by pid).
+    than the relation's (`ended`: by pid).
 
     An autovacuum is ended unasked: what it has frozen stays so, and this plan goes on with the rest
     without its pauses and its passes over indexes. Anyone else's lock that is younger than the time a
     VACUUM waits for it will have gone by then.
     """
     sessions = {session.pid: session for session in snapshot.sessions}
-    seen = dict(ends)
+    seen = dict(ended)
     for lock, step in _locks_on(snapshot, wanted):
         session = None if lock.pid is None else sessions.get(lock.pid)
         if not lock.delays_vacuum or session is None or session.own:
@@ -237,12 +237,12 @@ def pin_steps(
     snapshot: Snapshot,
     pins: Iterable[Pin],
     wanted: Mapping[tuple[int, int], Step],
-    ends: Mapping[int, int],
+    ended: Mapping[int, int],
 ) -> Iterator[Step]:
     """Ending the transactions that may have in use a page for which a VACUUM waited, the oldest first;
-    but those that have a step in a stage no later (`ends`: by pid)."""
+    but those that have a step in a stage no later (`ended`: by pid)."""
     sessions = {session.pid: session for session in snapshot.sessions}
-    seen = dict(ends)
+    seen = dict(ended)
     for pin in sorted(pins, key=lambda one: one.begun):
         database = snapshot.database(pin.place.database)
         session = sessions.get(pin.pid)
