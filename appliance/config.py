@@ -113,7 +113,7 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
     statement_timeout_ms: PositiveInt = 5000
     write_retry_s: Seconds = 30
     journal_after_s: Seconds = 1
-    journal_bytes: Annotated[int, Meta(ge=4 * MIB, le=64 * GIB)] = 512 * MIB
+    journal_bytes: Annotated[int, Meta(ge=4 * MIB, le=GIB)] = 512 * MIB
 
 
 class TracesConfig(_Section, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ from appliance.store.migrate import migrate
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
 from appliance.store.search import Search
+from appliance.store.write_gate import Writes
 from appliance.wire.client import EngineClient
 from appliance.wire.engines import Engines
 
@@ -229,7 +230,7 @@ def build_services(
             model=text,
         ),
         card_import=CardImport(catalog),
-        search=Search(storage.pool),
+        search=Search(storage.pool, may_write=lambda: ledger.gate.writes is Writes.OPEN),
         tokenizer=text.tokenizer,
         metrics=Metrics(),
         drain=drain,

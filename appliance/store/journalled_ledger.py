@@ -8,6 +8,7 @@ was done since, and a deletion that is only promised is none. Never: replays.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -75,6 +76,7 @@ class JournalledLedger(Ledger):
         self._now = clock
         self._overlay = journal.overlay
         self._recent = Recent()
+        self._written_at = float("-inf")
 
     @property
     def tally(self) -> Tally:
@@ -126,16 +128,23 @@ class JournalledLedger(Ledger):
         """What the database stored; None when it is the journal's turn."""
         if self.gate.writes is not Writes.OPEN or self._overlay.of(key) is not None:
             return None
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             async with asyncio.timeout(self._journal_after_s):
-                return await write()
+                written = await write()
         except TimeoutError as error:
-            # Whether it is stored is not known; stored again from the journal it changes nothing.
-            self.gate.close(error)
+            # Whether it is stored is not known; stored again from the journal it changes nothing. If
+            # others were written meanwhile, it is this conversation that somebody holds.
+            if self._written_at < began:
+                self.gate.close(error)
         except StorageUnavailable as error:
             cause = error.__cause__ or error
             if fault_of(cause) is Fault.DATABASE:
                 self.gate.close(cause)
+        else:
+            self._written_at = clock()
+            return written
         return None
 
     async def _in_journal(self, turn: FinishedTurn, at: datetime) -> StoredTurn:
@@ -192,10 +201,11 @@ class JournalledLedger(Ledger):
         if before is not None:
             places = [place for place in places if place < _place(before)]
         known = [self._known((tenant, conversation_id)) for _, conversation_id in places[:rows]]
-        shown = [
-            found or await self.get(tenant, conversation_id)
-            for found, (_, conversation_id) in zip(known, places, strict=False)
-        ]
+        shown: list[Conversation] = []
+        for found, (_, conversation_id) in zip(known, places, strict=False):
+            # One that was deleted meanwhile is no fault of the list: its entries will be refused.
+            with contextlib.suppress(NotFound):
+                shown.append(found or await self.get(tenant, conversation_id))
         others: list[Conversation] = []
         place = before
         while len(others) < rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from appliance.database_failure import DatabaseFailure
@@ -79,7 +79,10 @@ class Replay:
                 await self._once()
             except Exception as error:
                 # A disk that takes no mark, or a bug: the entries stay, and the next try is another one.
-                log.error("journal_not_replayed", extra={"error": type(error).__name__})
+                told = None if isinstance(error, OSError) else error
+                log.error(
+                    "journal_not_replayed", extra={"error": type(error).__name__}, exc_info=told
+                )
                 await self._pause()
 
     async def drain(self, wait_s: float) -> Replayed:
@@ -122,15 +125,24 @@ class Replay:
     def _next(self) -> list[tuple[int, Entry]]:
         """The next batch. Who was held is tried again alone, and when there is nothing else: its lock is
         waited for."""
-        firsts = list(self._journal.overlay.firsts())
-        entries = [entry for _, entry in firsts]
         limits = self._limits if self._gate.writes is Writes.OPEN else ONE
-        places = choose(entries, busy=self._held_until.keys(), limits=limits)
-        if not places:
+        batch = self._chosen(self._held_until.keys(), limits)
+        if not batch:
             now = asyncio.get_running_loop().time()
             held = {key for key, until in self._held_until.items() if until > now}
-            places = choose(entries, busy=held, limits=ONE)
-        return [firsts[place] for place in places]
+            batch = self._chosen(held, ONE)
+        return batch
+
+    def _chosen(self, busy: Collection[Key], limits: BatchLimits) -> list[tuple[int, Entry]]:
+        # No further than the batch needs: a hundred thousand conversations may wait.
+        looked_at: list[tuple[int, Entry]] = []
+
+        def entries() -> Iterator[Entry]:
+            for one in self._journal.overlay.firsts():
+                looked_at.append(one)
+                yield one[1]
+
+        return [looked_at[place] for place in choose(entries(), busy=busy, limits=limits)]
 
     async def _settle(
         self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome]

@@ -64,10 +64,20 @@ class SearchPage:
 
 
 class Search:
-    """Searches of one database; safe to share between all requests of a process."""
+    """Searches of one database; safe to share between all requests of a process.
 
-    def __init__(self, pool: Pool, *, jitter: random.Random | None = None) -> None:
+    Nothing is indexed while `may_write` says no: an operator repairs the database, or it takes no writes.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        jitter: random.Random | None = None,
+    ) -> None:
         self._pool = pool
+        self._may_write = may_write
         self._jitter = jitter or random.Random()
 
     async def find(
@@ -91,6 +101,8 @@ class Search:
 
     async def catch_up(self, tenant: str, *, budget_s: float = CATCH_UP_S) -> bool:
         """Index what is new, for about `budget_s`; whether nothing is left that was there before."""
+        if not self._may_write():
+            return False
         clock = asyncio.get_running_loop().time
         deadline = clock() + budget_s
         try:

@@ -7,6 +7,7 @@ its batch. Never: keeps an entry longer than its caller waits, or writes anythin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ LANES = 2
 SECOND_LANE_MIN = 24
 """So many entries must wait before another batch starts beside one: a smaller one would cost a
 transaction ID and a write of the log that it can share with those to come."""
+
+SLOW_S = 0.1
+"""A batch takes some 15 ms: who has waited so long waits behind one that somebody's lock holds up, and
+goes beside it, however few there are."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -119,14 +124,15 @@ class TurnWriter:
         try:
             while self._queue:
                 await self._linger()
-                batch = self._take() if self._has_lane() else []
+                has_lane = self._has_lane()
+                batch = self._take() if has_lane else []
                 if batch:
                     flight = asyncio.create_task(self._fly(batch), name="turn-batch")
                     self._flights.add(flight)
                     flight.add_done_callback(self._landed)
                 elif self._flights:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    # With a lane and nothing to take, only one that lands changes anything.
+                    await self._change(None if has_lane else self._lane_in_s())
         finally:
             self._running = None
 
@@ -134,7 +140,14 @@ class TurnWriter:
         """Whether a batch may start now."""
         if not self._flights:
             return True
-        return len(self._flights) < self._lanes and len(self._queue) >= SECOND_LANE_MIN
+        wait_s = self._lane_in_s()
+        return wait_s is not None and (len(self._queue) >= SECOND_LANE_MIN or wait_s <= 0)
+
+    def _lane_in_s(self) -> float | None:
+        """Seconds until those that wait get another lane, though they are few; None: when one lands."""
+        if len(self._flights) >= self._lanes:
+            return None
+        return self._queue[0].since + SLOW_S - asyncio.get_running_loop().time()
 
     def _landed(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
@@ -146,12 +159,14 @@ class TurnWriter:
         left_s = self._queue[0].since + self._linger_s - asyncio.get_running_loop().time()
         if len(self._queue) >= min(SECOND_LANE_MIN, self._limits.entries) or left_s <= 0:
             return
+        await self._change(left_s)
+
+    async def _change(self, within_s: float | None) -> None:
+        """Wait until something has come or gone, or for so long."""
         self._changed.clear()
-        try:
-            async with asyncio.timeout(left_s):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
     def _take(self) -> list[_Waiting]:
         """Take the next batch out of the queue; who no longer waits is left out."""

@@ -45,8 +45,8 @@ def box_at_the_brink(tmp_path: Path) -> Box:
     asyncio.run(
         execute(
             box,
-            "CREATE TABLE last_row (id integer PRIMARY KEY)",
-            "INSERT INTO last_row (id) VALUES (1)",
+            "CREATE TABLE public.last_row (id integer PRIMARY KEY)",
+            "INSERT INTO public.last_row (id) VALUES (1)",
             "ALTER SYSTEM SET autovacuum_naptime = 2147483",
         )
     )

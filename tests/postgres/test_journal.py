@@ -20,6 +20,7 @@ from appliance.store.pool import Pool
 from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene
 from appliance.store.search import Search
 from appliance.store.turn_batch import Outcome, Tally, write_batch
+from appliance.store.write_gate import Writes
 from tests.postgres.journalled import Chat, Kept, eventually, keeping
 from tests.postgres.turns import TENANT, new_conversation, opening, swipe, turn
 
@@ -338,6 +339,36 @@ async def test_a_clock_that_is_behind_the_databases_hides_no_turn(
         kept.is_maintenance = False
         await kept.drained()
         await chat.is_whole_in(ledger)
+
+
+async def test_a_held_conversation_sends_its_own_turns_to_the_journal_and_no_others(
+    database_url: str,
+    tmp_path: Path,
+    operator: asyncpg.Connection[asyncpg.Record],
+    ledger: Ledger,
+) -> None:
+    async with keeping(database_url, tmp_path / "journal", replays=False) as kept:
+        chats = [await Chat.begin(kept.ledger) for _ in range(2)]
+        async with operator.transaction():
+            await operator.execute(
+                "SELECT FROM appliance.conversations WHERE conversation_id = $1 FOR UPDATE",
+                chats[1].conversation.conversation_id,
+            )
+            held = asyncio.create_task(chats[1].say())
+            await asyncio.sleep(0.2)  # its batch waits for the lock
+            said = 0
+            while not held.done():
+                await chats[0].say()
+                said += 1
+                await asyncio.sleep(0.02)
+            await held
+            assert said > 1
+            assert kept.gate.writes is Writes.OPEN
+            assert kept.waiting == 1
+            # What is no turn is taken as ever.
+            await kept.ledger.rename(TENANT, chats[0].conversation.conversation_id, "another")
+        await chats[0].is_whole_in(ledger)
+        await chats[1].is_whole_in(kept.ledger)
 
 
 async def test_a_held_conversation_waits_alone_while_the_others_are_replayed(

@@ -267,3 +267,18 @@ async def test_two_searches_at_once_index_each_message_once(
         await say(ledger, conversation, f"word {uuid4()} {number}")
     await asyncio.gather(*(search.find(TENANT, "word", limit=5) for _ in range(4)))
     assert await pool.fetchval("SELECT count(*) FROM appliance.search_messages") == 10
+
+
+async def test_nothing_is_indexed_while_the_database_is_not_to_be_written_to(
+    ledger: Ledger, pool: Pool
+) -> None:
+    conversation = await new_conversation(ledger, title="garden")
+    await say(ledger, conversation, "a purple gate")
+    allowed = False
+    search = Search(pool, may_write=lambda: allowed)
+    page = await search.find(TENANT, "purple", limit=5)
+    assert (page.found, page.is_complete) == ((), False)
+    assert await pool.fetchval("SELECT count(*) FROM appliance.search_messages") == 0
+    allowed = True
+    page = await search.find(TENANT, "purple", limit=5)
+    assert (titles(page), page.is_complete) == (["garden"], True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from appliance.dbops.repair.run_step import State, StepTaker
 from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError
+from tests.postgres.folders import copy
 from tests.postgres_fixtures import execute, quiet
 from tests.socket_relay import relayed
 
@@ -56,8 +56,7 @@ async def test_a_session_that_is_refused_says_why(cluster: Cluster) -> None:
 async def test_a_database_that_takes_no_extension_keeps_none_from_the_others(
     pristine: Path, binaries: Binaries, tmp_path: Path
 ) -> None:
-    cluster = Cluster(tmp_path / "postgres", binaries)
-    shutil.copytree(pristine, cluster.directory)
+    cluster = Cluster(copy(pristine, tmp_path / "postgres"), binaries)
     await cluster.start(quiet)
     try:
         for name in ("bare", "dropping", "plain"):
