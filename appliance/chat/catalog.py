@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 
 from appliance.chat.speakers import Cast
 from appliance.database_failure import DatabaseFailure
 from appliance.errors import (
     ApplianceError,
     InvalidBundle,
+    InvalidRequest,
     NotFound,
     StorageUnavailable,
     TemplateError,
@@ -115,7 +117,8 @@ class Catalog:
     async def reload(self) -> Characters:
         """Take a new snapshot of label `production`; raises StorageUnavailable.
 
-        A version that cannot be used is told in the log, and the character stays at the one before.
+        A version that cannot be used is told in the log, and the character stays at the one before: that
+        which served, at a start the last usable one that its label stood at.
         """
         # One after the other: an older snapshot must not be put in place of a newer one.
         async with self._reloading:
@@ -136,17 +139,27 @@ class Catalog:
 
     async def _take(self, labels: tuple[Label, ...]) -> Characters:
         before = {} if self._current is None else self._current.by_id
-        taken = []
-        for label in labels:
-            try:
-                taken.append(await self.of(label.name, label.version))
-            except (TemplateError, NotFound):
-                if label.name in before:
-                    taken.append(before[label.name])
+        found = [await self._usable(label, before.get(label.name)) for label in labels]
+        taken = [version for version in found if version is not None]
         for version in before.values():
             self._keep(version)  # conversations are pinned to them
         self._current, self._seen = Characters.of(taken), labels
         return self._current
+
+    async def _usable(
+        self, label: Label, served: CharacterVersion | None
+    ) -> CharacterVersion | None:
+        with suppress(TemplateError, NotFound):
+            return await self.of(label.name, label.version)
+        if served is not None:
+            return served
+        tried = {label.version}
+        for move in await self.registry.moves(label.name):
+            if move.label == label.label and move.to_version not in tried:
+                tried.add(move.to_version)
+                with suppress(TemplateError, NotFound):
+                    return await self.of(label.name, move.to_version)
+        return None
 
     async def watch(self) -> None:
         """Reload soon after any label moves, for ever; a database that is away is waited for."""
@@ -166,8 +179,9 @@ class Catalog:
         try:
             bundle = await self.bundle(name, version)
             return await asyncio.to_thread(CharacterVersion.of, bundle)
-        except (InvalidBundle, TemplateError) as error:
-            # Where in which file is the operator's affair.
+        except (InvalidRequest, TemplateError) as error:
+            # A card and a lorebook have errors of their own, all of a request. Where in which file is the
+            # operator's affair.
             _tell(name, version, error)
             raise TemplateError(
                 "the conversation's version of the character is unusable"

@@ -108,7 +108,11 @@ class Completions:
         ]
         chat_format = self._model.chat_format
 
-        return await off_loop(chars, lambda: render(chat_format, prompt_messages, end))
+        return await off_loop(
+            chars,
+            lambda: render(chat_format, prompt_messages, end),
+            may_wait=chat_format.may_run_process,
+        )
 
     def _check_size(self, messages: Sequence[ChatMessage], chars: int) -> None:
         if len(messages) > self._limits.messages_max:

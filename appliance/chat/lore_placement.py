@@ -33,17 +33,20 @@ def placed(
     """The messages with the texts of `entries`, which keep their order in each place.
 
     `before_char` and `after_char` are the two ends of the front; a depth counts messages of the history
-    from the newest, 0 is behind it. `written` is an entry's text, the tenant's (`namespace`).
+    from the newest, 0 is behind it; what is frozen before a message counts with it. `written` is an
+    entry's text, the tenant's (`namespace`).
     """
     top: list[PromptMessage] = []
     bottom: list[PromptMessage] = []
     tail: list[PromptMessage] = []
     within: dict[int, list[PromptMessage]] = {}
+    begins = _begins(around.history)
+    spoken = len(begins) - 1
     for entry in entries:
         said = entry.decorators
         depth = said.depth
         if depth is None and said.reverse_depth is not None:
-            depth = max(len(around.history) - said.reverse_depth, 0)
+            depth = max(spoken - said.reverse_depth, 0)
         if said.position is not None:
             depth = None
         is_top = (said.position or entry.position) in ("before_char", "before_desc")
@@ -63,10 +66,17 @@ def placed(
         elif depth == 0:
             tail.append(message)
         else:
-            within.setdefault(max(len(around.history) - depth, 0), []).append(message)
+            within.setdefault(begins[max(spoken - depth, 0)], []).append(message)
     history: list[PromptMessage] = []
     for index, message in enumerate(around.history):
         history += [*within.get(index, ()), message]
     return Placed(
         front=[*top, *around.front, *bottom], history=history, after=[*tail, *around.after]
     )
+
+
+def _begins(history: Sequence[PromptMessage]) -> list[int]:
+    """Where each message begins, with the notes and the lore that stand before it; then the end."""
+    begins = [0]
+    begins += [index + 1 for index, message in enumerate(history) if not message.is_lead]
+    return begins

@@ -1,4 +1,4 @@
-"""What a caller may choose about one reply. Owns no defaults of the server and checks no ranges."""
+"""What a caller may choose about one reply, and what a conversation has by itself. Checks no ranges."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import msgspec
 
 from appliance.prompt.settings import SAMPLING_NAMES, SamplingSettings
 from appliance.wire.frames import Priority, Sampling
+
+CONVERSATION_SAMPLING = Sampling(temperature=0.5, top_p=0.9, frequency_penalty=0.3)
+"""Of replies in conversations, where neither the request nor the character says anything: calmer than the
+model's own distribution, which small models do not bear well, and with a penalty, without which they fall
+into loops; one that counts the prompt too spoils short answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

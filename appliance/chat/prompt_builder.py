@@ -170,5 +170,6 @@ class PromptBuilder:
                 after=placed.after,
                 history_priority=uncut.rendered.history_priority,
             ),
+            may_wait=self.model.chat_format.may_run_process,
         )
         return replace(fitted, is_plain=False) if uncut.is_anew else fitted

@@ -24,11 +24,12 @@ _SHOWN_TOKENS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPart:
     """A part of the template that is not in the prompt: those with the higher number go first, those of
-    one `block` together."""
+    one `block` together. `goes_before_history`: before any old turn does, not after all of them."""
 
     name: str
     truncation_priority: int
     block: str | None
+    goes_before_history: bool
     tokens: int
 
 
@@ -36,7 +37,8 @@ class CutPart:
 class PromptExplanation:
     """A reply's prompt. Tokens; `prompt_tokens` and `cached_tokens` as the turn itself counted them.
 
-    `history_priority` is the truncation priority of old turns: parts with a higher one go before them.
+    `history_priority` is the truncation priority of old turns: parts with a higher one go before them, of
+    those with the same one the parts that stand before the history.
     `context_begins_at` is the first message of the history in it, when messages were cut before it.
     `before_id` is the reply stored before this one, `shared_tokens` how much of the prompt is as that
     turn left it.
@@ -101,12 +103,17 @@ def explained(now: ReplyPrompt, before: ReplyPrompt | None, model: ModelText) ->
 
 
 def _cut_parts(now: ReplyPrompt, model: ModelText) -> tuple[CutPart, ...]:
-    texts = {part.name: part for part in now.built.rendered.parts}
+    rendered = now.built.rendered
+    texts = {part.name: part for part in rendered.parts}
+    # As `_core.cut` has it. Parts of a block have one priority and stand on one side.
+    early = {p.name for p in rendered.parts if p.truncation_priority > rendered.history_priority}
+    early |= {p.name for p in rendered.before if p.truncation_priority == rendered.history_priority}
     return tuple(
         CutPart(
             name=out.name,
             truncation_priority=out.truncation_priority,
             block=out.block,
+            goes_before_history=out.name in early,
             tokens=part_tokens(texts[out.name], model.chat_format),
         )
         for out in now.built.fitted.left_out

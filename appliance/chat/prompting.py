@@ -19,9 +19,10 @@ OFF_LOOP_CHARS_MIN = 32_768
 """Texts from this length on are tokenized in a thread; the tokenizer releases the GIL."""
 
 
-async def off_loop(chars: int, work: Callable[[], T]) -> T:
-    """The result of `work` on `chars` characters, without holding up other requests."""
-    if chars < OFF_LOOP_CHARS_MIN:
+async def off_loop(chars: int, work: Callable[[], T], *, may_wait: bool = False) -> T:
+    """The result of `work` on `chars` characters, without holding up other requests; `may_wait` for work
+    that is long however few they are."""
+    if chars < OFF_LOOP_CHARS_MIN and not may_wait:
         return work()
     return await asyncio.to_thread(work)
 

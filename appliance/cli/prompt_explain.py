@@ -70,7 +70,7 @@ def _cut(answer: Mapping[str, Any]) -> list[str]:
     lines = []
     for part in answer["parts_dropped"]:
         block = "" if part["block"] is None else f", of block {part['block']}"
-        goes = "before" if part["truncation_priority"] > priority else "after"
+        goes = "before" if part["goes_before_history"] else "after"
         lines.append(
             f"cut      {part['name']}, {part['tokens']} tokens{block}: truncation priority "
             f"{part['truncation_priority']}, goes {goes} old messages"

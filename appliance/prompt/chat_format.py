@@ -19,6 +19,7 @@ from appliance.prompt.template_runner import TemplateRunner
 from appliance.tokens import TokenIds, common, count, head, unpack
 
 _PIECES_MAX = 4096
+_LED: tuple[Role, ...] = ("user", "assistant", "system", "user")
 
 _CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
@@ -58,7 +59,8 @@ class ChatFormat:
     them when it is a control token, else `stop_strings` end a reply. `overhead` is how many tokens
     the format puts in front of a content at most, by role, the default system text aside.
     `following` is None when a reply stands in later prompts in another way than it was generated, or
-    the place of a message depends on more than its neighbours.
+    the place of a message depends on more than its neighbours. `takes_leads`: whether a system text may
+    stand between a reply and the next message of a user.
     `fallback_reason` is set when the model's own template could not be used and a generic format
     stands in.
     """
@@ -70,6 +72,7 @@ class ChatFormat:
     stop_strings: tuple[str, ...]
     overhead: Mapping[Role, int]
     following: Following | None
+    takes_leads: bool
     fallback_reason: str | None
     _table: ChatPieces | None
     _pieces: dict[str, TokenIds] = field(default_factory=dict)
@@ -99,15 +102,22 @@ class ChatFormat:
         assert not isinstance(layout, Refused)
         return _finished(layout, tokenizer, reason)
 
+    @property
+    def may_run_process(self) -> bool:
+        """Whether placing messages may run the template, seconds long: not on an event loop."""
+        return self.layout.may_run_process
+
     def accepts(self, roles: Sequence[Role]) -> bool:
-        """Whether the template takes messages of these roles, in this order."""
+        """Whether the template takes messages of these roles, in this order. May run a process, and then
+        raises ModelError for a template that goes past its limits."""
         shape = Shape(roles=tuple(roles), header=True)
         return isinstance(self.layout.place(shape), Placement)
 
     def place(self, roles: Sequence[Role], empty: frozenset[int], end: End) -> Placement:
         """The slots of the contents and the text after the last.
 
-        Raises InvalidRequest with the template's own sentence when it refuses the order of roles.
+        Raises InvalidRequest with the template's own sentence when it refuses the order of roles. May run
+        a process, as `accepts`.
         """
         shape = Shape(roles=tuple(roles), header=end is End.REPLY, empty=empty)
         reading = self.layout.place(shape)
@@ -117,11 +127,6 @@ class ChatFormat:
                 param="messages",
             )
         return reading if end is End.REPLY else replace(reading, after="")
-
-    @property
-    def takes_leads(self) -> bool:
-        """Whether a system text may stand between a reply and the next message of a user."""
-        return self.accepts(("user", "assistant", "system", "user"))
 
     def slots_after_reply(self, roles: Sequence[Role]) -> tuple[Slot, ...] | None:
         """The slots of messages that follow a reply; None when the format refuses their order, or
@@ -170,6 +175,7 @@ def _finished(layout: Layout, tokenizer: Tokenizer, reason: str | None) -> ChatF
         end_token = unpack(closing)[0]
     stop = following.strip()
     overhead = _overhead(layout, tokenizer)
+    led = layout.place(Shape(roles=_LED, header=True))
     return ChatFormat(
         layout=layout,
         tokenizer=tokenizer,
@@ -178,6 +184,7 @@ def _finished(layout: Layout, tokenizer: Tokenizer, reason: str | None) -> ChatF
         stop_strings=(stop,) if end_token is None and stop else (),
         overhead=overhead,
         following=_following(layout, longer),
+        takes_leads=isinstance(led, Placement),
         fallback_reason=reason,
         _table=_table(layout, tokenizer, overhead) if isinstance(layout, PairLayout) else None,
     )
@@ -218,7 +225,7 @@ def _overhead(layout: Layout, tokenizer: Tokenizer) -> dict[Role, int]:
         ("user", "user"),
         ("assistant", "assistant"),
         ("system", "system", "user"),
-        ("user", "assistant", "system", "user"),
+        _LED,
     )
     for roles in (longest, longest[1:], longest[2:], *others):
         reading = layout.place(Shape(roles=roles, header=True))

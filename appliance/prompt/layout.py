@@ -38,8 +38,16 @@ _WITNESSES: tuple[tuple[Role, ...], ...] = (
 class Layout(Protocol):
     """Places contents."""
 
+    @property
+    def may_run_process(self) -> bool:
+        """Whether `place` runs the template for a shape that it has not seen."""
+        ...
+
     def place(self, shape: Shape) -> Reading:
-        """The slots of a shape, or the template's reason to refuse it."""
+        """The slots of a shape, or the template's reason to refuse it.
+
+        Where it runs the template: seconds of waiting, and ModelError past the template's limits.
+        """
         ...
 
 
@@ -52,6 +60,11 @@ class PairLayout:
     refusals: Mapping[tuple[Role | None, Role | None], str]
     holes: WholeLayout | None = None
     """Set when an empty content changes more than its own place: lays out shapes that hold one."""
+
+    @property
+    def may_run_process(self) -> bool:
+        """Where an empty content changes more than its own place."""
+        return self.holes is not None
 
     def place(self, shape: Shape) -> Reading:
         """The slots of a shape: one look-up a message."""
@@ -84,8 +97,13 @@ class WholeLayout:
     _known: OrderedDict[Shape, Reading] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def may_run_process(self) -> bool:
+        """Always."""
+        return True
+
     def place(self, shape: Shape) -> Reading:
-        """The slots of a shape: one render of the shape the first time."""
+        """The slots of a shape: one render of the shape the first time; raises ModelError."""
         with self._lock:
             known = self._known.get(shape)
             if known is not None:

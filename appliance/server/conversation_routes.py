@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from appliance.chat.conversations import Conversations
+from appliance.chat.params import CONVERSATION_SAMPLING, GenerationParams
 from appliance.chat.plan import Place
 from appliance.errors import InvalidRequest, NotFound
 from appliance.server.body import read_json
@@ -31,6 +32,7 @@ from appliance.server.conversation_requests import (
     persona_of,
 )
 from appliance.server.reply import stream_reply
+from appliance.server.sampling_fields import SamplingFields
 from appliance.server.services import SERVICES, Services
 from appliance.server.ticket import TICKET
 from appliance.store.records import Conversation, Cursor, Scene
@@ -171,9 +173,7 @@ async def send_message(request: web.Request) -> web.StreamResponse:
         parent=Place.HEAD if asked.parent_id is msgspec.UNSET else asked.parent_id,
         turn_key=asked.turn_key,
         speaker=asked.speaker,
-        params=asked.params(
-            vocab_size=services.tokenizer.vocab_size, arrived_s=request[TICKET].arrived_s
-        ),
+        params=_params(request, asked),
     )
     return await stream_reply(request, events, turn_events, error_event="error")
 
@@ -188,9 +188,7 @@ async def regenerate(request: web.Request) -> web.StreamResponse:
         conversation_id=conversation_id,
         message_id=asked.message_id,
         speaker=asked.speaker,
-        params=asked.params(
-            vocab_size=services.tokenizer.vocab_size, arrived_s=request[TICKET].arrived_s
-        ),
+        params=_params(request, asked),
     )
     return await stream_reply(request, events, turn_events, error_event="error")
 
@@ -241,6 +239,15 @@ def _open(request: web.Request) -> tuple[Services, str]:
     services = request.app[SERVICES]
     services.readiness.require_schema()
     return services, request[TICKET].tenant
+
+
+def _params(request: web.Request, asked: SamplingFields) -> GenerationParams:
+    """How the reply of a turn is chosen; raises InvalidRequest."""
+    return asked.params(
+        vocab_size=request.app[SERVICES].tokenizer.vocab_size,
+        arrived_s=request[TICKET].arrived_s,
+        unnamed=CONVERSATION_SAMPLING,
+    )
 
 
 def _uuid(request: web.Request, name: str) -> UUID:

@@ -53,13 +53,21 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: Annotated[int, Meta(ge=1, le=DEADLINE_MS_MAX)] | None = None
 
     def params(
-        self, *, vocab_size: int, arrived_s: float, logprobs: int | None = None
+        self,
+        *,
+        vocab_size: int,
+        arrived_s: float,
+        logprobs: int | None = None,
+        unnamed: Sampling = Sampling(),  # noqa: B008 - frozen
     ) -> GenerationParams:
         """The checked parameters of a request that came at `arrived_s` (`time.perf_counter`).
 
-        Raises InvalidRequest for a token id outside the vocabulary.
+        `unnamed` is what a request has that names nothing of how tokens are chosen. Raises
+        InvalidRequest for a token id outside the vocabulary.
         """
-        defaults = Sampling()
+        named = frozenset(name for name in SAMPLING_NAMES if getattr(self, name) is not None)
+        # A client that names one of them means the others as /v1 has them.
+        defaults = Sampling() if named else unnamed
         sampling = Sampling(
             temperature=_or(self.temperature, defaults.temperature),
             top_k=self.top_k if self.top_k is not None and self.top_k > 0 else None,
@@ -80,7 +88,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             priority=self.priority or "interactive",
             deadline_at=None if self.deadline_ms is None else arrived_s + self.deadline_ms / 1000,
-            named=frozenset(name for name in SAMPLING_NAMES if getattr(self, name) is not None),
+            named=named,
         )
 
 

@@ -39,7 +39,7 @@ def test_an_installed_box_answers_its_first_chat_and_its_doctor_finds_no_fault(b
     box.in_network(begin)
     doctor = box.run("appliance", "doctor", check=False)
     assert (doctor.returncode, doctor.stdout) == (0, "no fault found\n")
-    for name in ("db-status", "db-backup", "cache-audit"):
+    for name in ("db-status", "db-backup", "cache-audit", "experiment-check"):
         box.run("systemctl", "start", f"appliance-{name}.service")
     status = json.loads(box.run("appliance", "status", "--json").stdout)
     assert status["server"]["ready"]

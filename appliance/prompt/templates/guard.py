@@ -7,9 +7,7 @@ Never: what the output means.
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import BuiltinMethodType
 from typing import Any
 
@@ -20,6 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from appliance.prompt.templates.budget import ITEM_CHARS, NUMBER_BITS_MAX, LimitExceeded, current
+from appliance.prompt.templates.filters import charged, replaced_chars, ticked, tojson
+from appliance.prompt.templates.text_size import text_of
 
 _FILTER_NAMES = """
 abs capitalize count d default dictsort first float groupby indent int items join last length list lower
@@ -35,7 +35,6 @@ swapcase title upper
 _FILTERS = frozenset(_FILTER_NAMES.split())
 _TEXT_METHODS = frozenset(_TEXT_METHOD_NAMES.split())
 _GLOBALS = frozenset({"range", "dict", "namespace", "joiner"})
-_INDENT_MAX = 200
 _NAME_CHARS_MAX = 64
 
 
@@ -55,10 +54,11 @@ class Guarded(ImmutableSandboxedEnvironment):
             **settings,
         )
         self.filters = {
-            name: _charged(name, self.filters[name])
-            for name in sorted(_FILTERS & set(self.filters))
+            name: charged(name, self.filters[name]) for name in sorted(_FILTERS & set(self.filters))
         }
-        self.filters["tojson"] = _charged("tojson", _tojson)
+        self.filters["tojson"] = charged("tojson", tojson)
+        tests: dict[str, Any] = self.tests
+        self.tests = {name: ticked(test) for name, test in tests.items()}
         self.globals = {name: self.globals[name] for name in _GLOBALS}
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
@@ -79,9 +79,15 @@ class Guarded(ImmutableSandboxedEnvironment):
 
     def joined(self, *values: object) -> str:
         """`a ~ b`, measured."""
-        texts = [str(value) for value in values]
-        current().make(sum(map(len, texts)))
-        return "".join(texts)
+        budget = current()
+        return Guarded.concat(text_of(value, budget) for value in values)
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """What a macro or block wrote, measured: each piece may be one value, written once more."""
+        held = list(pieces)
+        current().make(sum(map(len, held)))
+        return "".join(held)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Refuse what would make a number or a value past the limits, before it is made."""
@@ -103,6 +109,8 @@ class Guarded(ImmutableSandboxedEnvironment):
         budget = current()
         budget.tick()
         if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
+            if __obj.__name__ == "join" and len(args) == 1 and isinstance(args[0], Iterable):
+                args = (list(args[0]),)
             budget.make(_result_chars(__obj, args))
         result = super().call(__context, __obj, *args, **kwargs)
         budget.made(result)
@@ -150,8 +158,8 @@ def _quiet(base: type[Undefined], known: set[str]) -> type[Undefined]:
 
         @property
         def _undefined_message(self) -> str:
-            name = str(self._undefined_name)
-            if self._undefined_hint or name in known:
+            name = self._undefined_name
+            if self._undefined_hint or (isinstance(name, str) and name in known):
                 return str(super()._undefined_message)
             return "an entry that is not there is used"
 
@@ -159,66 +167,17 @@ def _quiet(base: type[Undefined], known: set[str]) -> type[Undefined]:
     return Quiet
 
 
-def _charged(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
-    before = _BEFORE.get(name)
-
-    # Keeps what Jinja notes at the function about arguments that it passes.
-    @functools.wraps(filter_)
-    def charged(*args: Any, **kwargs: Any) -> Any:
-        budget = current()
-        budget.tick()
-        if before is not None:
-            args = before(*args, **kwargs)
-        result = filter_(*args, **kwargs)
-        budget.made(result)
-        return result
-
-    return charged
-
-
-def _before_replace(context: Any, text: object, old: object, new: object, *rest: Any) -> Any:
-    text, old, new = str(text), str(old), str(new)
-    current().make(_replaced_chars(text, old, new))
-    return (context, text, old, new, *rest)
-
-
-def _before_join(context: Any, values: Iterable[Any], d: object = "", *rest: Any, **_: Any) -> Any:
-    held = list(values)
-    current().make(sum(len(v) for v in held if isinstance(v, str)) + len(str(d)) * len(held))
-    return (context, held, d, *rest)
-
-
-def _before_indent(text: str, width: int | str = 4, *rest: Any, **_: Any) -> Any:
-    if (len(width) if isinstance(width, str) else width) > _INDENT_MAX:
-        raise LimitExceeded(f"it indents by more than {_INDENT_MAX} characters")
-    current().make(len(text) + _INDENT_MAX * (text.count("\n") + 1))
-    return (text, width, *rest)
-
-
-_BEFORE: dict[str, Callable[..., Any]] = {
-    "replace": _before_replace,
-    "join": _before_join,
-    "indent": _before_indent,
-}
-
-
-def _tojson(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _result_chars(method: BuiltinMethodType, args: tuple[Any, ...]) -> int:
     """How long the result of a text's method may be."""
     text = str(method.__self__)
-    if method.__name__ == "replace" and len(args) >= 2:
-        return _replaced_chars(text, str(args[0]), str(args[1]))
-    if method.__name__ == "join" and args:
-        items = list(args[0]) if isinstance(args[0], list | tuple) else [str(args[0])]
+    # Other than texts these methods refuse.
+    texts = [given for given in args[:2] if isinstance(given, str)]
+    if method.__name__ == "replace" and len(texts) == 2:
+        return replaced_chars(text, *texts)
+    if method.__name__ == "join" and args and isinstance(args[0], list):
+        items = args[0]
         return sum(len(item) for item in items if isinstance(item, str)) + len(text) * len(items)
     return len(text)
-
-
-def _replaced_chars(text: str, old: str, new: str) -> int:
-    return len(text) + (text.count(old) if old else len(text) + 1) * len(new)
 
 
 def _bits(value: object) -> int:

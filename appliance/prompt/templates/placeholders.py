@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from appliance.prompt.templates.budget import NESTING_MAX, Budget, LimitExceeded
+from appliance.prompt.templates.text_size import text_of
 
 _DIGITS = 24
 
@@ -64,7 +65,7 @@ class Placeholders:
             raise LimitExceeded(f"values within values, more than {NESTING_MAX} deep")
 
         def value(match: re.Match[str]) -> str:
-            found = str(self._values[int(match[1])])
+            found = text_of(self._values[int(match[1])], budget)
             budget.make(len(found))
             return self._filled(found, budget, depth + 1)
 

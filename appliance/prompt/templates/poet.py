@@ -16,12 +16,13 @@ from typing import Any
 from jinja2 import Template as JinjaTemplate
 
 from appliance.prompt.messages import ROLES, Role, Zone
-from appliance.prompt.templates.budget import PARTS_MAX, Budget, LimitExceeded, budget
+from appliance.prompt.templates.budget import PARTS_MAX, Budget, LimitExceeded, budget, current
 from appliance.prompt.templates.faults import Place, said_of
 from appliance.prompt.templates.inputs import Scope
 from appliance.prompt.templates.parts import RenderedPart, RenderedSection
 from appliance.prompt.templates.placeholders import Placeholders, placeholders
 from appliance.prompt.templates.source import read_file
+from appliance.prompt.templates.text_size import text_of
 from appliance.prompt.templates.whole_file import WholeFile
 from appliance.prompt.templates.yaml_text import Field, documents
 
@@ -86,7 +87,7 @@ class PoetTemplate:
 
 def _as_it_is(text: object) -> str:
     """Prompt Poet's escaping function: here no value needs any."""
-    return str(text)
+    return text_of(text, current())
 
 
 class _Reader:

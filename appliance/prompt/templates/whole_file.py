@@ -14,7 +14,6 @@ from jinja2 import BaseLoader, Environment, TemplateNotFound, TemplateSyntaxErro
 from jinja2.runtime import Context, StrictUndefined, Undefined
 from jinja2.utils import pass_context
 
-from appliance.prompt.templates.budget import current as current_budget
 from appliance.prompt.templates.faults import CODE_MARK
 from appliance.prompt.templates.guard import Guarded
 from appliance.prompt.templates.placeholders import Written
@@ -56,9 +55,7 @@ class WholeFile(Guarded):
     @staticmethod
     def concat(pieces: Iterable[str]) -> Written:
         """What a macro or block wrote."""
-        text = "".join(pieces)
-        current_budget().make(len(text))
-        return Written(text)
+        return Written(Guarded.concat(pieces))
 
     def preprocess(self, source: str, name: str | None = None, filename: str | None = None) -> str:
         """The source with its space markers made such that no stripping takes them for white space."""

@@ -13,9 +13,8 @@ import { Tree } from "/page/tree.js";
 const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
 const EXPLAINED_MAX = 32;
-// Calmer than the model's own distribution, which small models do not bear well.
-// Small models fall into loops without a penalty; one that counts the prompt spoils short answers.
-const SAMPLING = { temperature: 0.5, top_p: 0.9, frequency_penalty: 0.3, max_tokens: 256 };
+// How replies are chosen is the character's to say, and the server's.
+const REPLY = { max_tokens: 256 };
 
 const element = (id) => document.getElementById(id);
 const field = element("composer-text");
@@ -443,7 +442,7 @@ async function send(text, { parentId, isEdit = false } = {}) {
   if (state.turn || !text.trim()) return;
   notice(null);
   if (isEdit) hideFrom(parentId);
-  const body = { text, ...speakerAsked(), ...SAMPLING };
+  const body = { text, ...speakerAsked(), ...REPLY };
   if (isEdit) body.parent_id = parentId;
   else if (state.tree.headId) body.parent_id = state.tree.headId;
   if (!isEdit) setComposer("");
@@ -462,7 +461,7 @@ async function regenerate(message) {
   if (state.turn) return;
   notice(null);
   hideFrom(message.parent_id);
-  await runTurn("regenerate", { message_id: message.id, ...speakerAsked(), ...SAMPLING }, null);
+  await runTurn("regenerate", { message_id: message.id, ...speakerAsked(), ...REPLY }, null);
 }
 
 /** Show the conversation only up to a message: what follows is being replaced. */

@@ -9,8 +9,10 @@ import pytest
 
 from appliance.chat.conversations import Conversations
 from appliance.chat.history import with_lore as with_texts
+from appliance.chat.lore_placement import Placed, placed
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
+from appliance.prompt.lore.lorebook import read_lorebook
 from appliance.prompt.model_text import ModelText
 from appliance.store.records import FrozenText
 from appliance.tokens import unpack
@@ -76,6 +78,38 @@ async def test_entries_stand_where_the_card_says_and_go_when_nobody_calls_them(
         assert text not in texts[4]
     messages = await conversations.messages(tenant=TENANT, conversation_id=opened)
     assert not any(message.lore for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "order"),
+    [
+        ("@@depth 1", "note 1, a, b, DEEP, note 2, c"),
+        ("@@depth 2", "note 1, a, DEEP, b, note 2, c"),
+        ("@@depth 3", "DEEP, note 1, a, b, note 2, c"),
+        ("@@depth 9", "DEEP, note 1, a, b, note 2, c"),
+        ("@@reverse_depth 0", "DEEP, note 1, a, b, note 2, c"),
+        ("@@reverse_depth 1", "note 1, a, DEEP, b, note 2, c"),
+        ("@@reverse_depth 2", "note 1, a, b, DEEP, note 2, c"),
+    ],
+)
+def test_depths_count_messages_and_what_is_frozen_before_one_stays_with_it(
+    decorator: str, order: str
+) -> None:
+    first, reply, second = conversation(("user", "a"), ("assistant", "b"), ("user", "c"))
+    history = [
+        *with_texts(first, (FrozenText(name="note", text="note 1"),), takes_leads=True),
+        reply,
+        *with_texts(second, (FrozenText(name="note", text="note 2"),), takes_leads=True),
+    ]
+    book = read_lorebook({"entries": [entry("deep", f"{decorator}\nDEEP")]})
+    assert book is not None
+    found = placed(
+        book.entries,
+        Placed(front=[], history=history, after=[]),
+        namespace=TENANT.encode(),
+        written=lambda one: one.content,
+    )
+    assert ", ".join(message.content for message in found.history) == order
 
 
 def test_a_format_without_system_texts_between_messages_has_lore_in_the_message() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ from appliance.errors import (
     StorageUnavailable,
     TemplateError,
 )
-from appliance.prompt.bundle import Bundle
-from appliance.prompt.characters import Characters
+from appliance.prompt.bundle import CHARACTER_FILE, Bundle
+from appliance.prompt.cards.charx import CARD_FILE
+from appliance.prompt.characters import LOREBOOK_FILE, Characters
 from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.prompt_records import Label
 from appliance.store.prompt_registry import QUERIES, PromptRegistry
 from appliance.tokens import unpack
+from tests.card_fixtures import encoded, v2
 from tests.characters import bundle_of, characters_of
 from tests.scripted_engine import ScriptedEngine
 from tests.unit.chat.conftest import CHARACTERS, Vocabulary
@@ -266,6 +269,37 @@ async def test_a_version_whose_files_were_tampered_with_is_told_and_the_one_befo
     assert "are not those that were published" in told.reason  # type: ignore[attr-defined]
     with pytest.raises(TemplateError, match="is unusable"):
         await catalog.of(None, NEW.version)
+
+
+UNREADABLE = {
+    "character": {CHARACTER_FILE: b"id: mara\nname: Mara\ncolour: red\n"},
+    "template": {**bundle_of("mara", template="mine", templates={"mine": "[\n---\n"}).files},
+    "lorebook": {**bundle_of("mara").files, LOREBOOK_FILE: b'{"entries": [{"keys": 7}]}'},
+    "lorebook text": {**bundle_of("mara").files, LOREBOOK_FILE: b"{"},
+    "card": {CARD_FILE: b'{"spec": "chara_card_v9", "data": {}}'},
+    "card's lorebook": {CARD_FILE: encoded(v2(character_book={"entries": [{"keys": 7}]}))},
+    "portrait": {CARD_FILE: encoded(v2()), "portrait.png": b"none"},
+}
+"""Files of versions that a release before this one may have taken, by what is wrong in them."""
+
+
+@pytest.mark.parametrize("files", UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_version_that_no_longer_reads_stops_no_server_and_the_one_before_serves_on(
+    catalog: Catalog, pool: Pool, caplog: pytest.LogCaptureFixture, files: Mapping[str, bytes]
+) -> None:
+    await put(catalog, OLD)
+    good = await put(catalog, bundle_of("mara"))
+    await catalog.reload()
+    bad = Bundle(name="mara", files=files).version
+    await catalog.registry.publish("mara", bad, files, **WHO)
+    await catalog.registry.move("mara", "production", bad, seen=good, confirmed=True, **WHO)
+    started = Catalog(PromptRegistry(pool))
+    for served in (catalog, started):
+        assert (await served.reload()).get("mara").version == good
+        assert served.current.get(None).version == OLD.version
+        with pytest.raises(TemplateError, match="is unusable"):
+            await served.of("mara", bad)
+    assert any(record.message == "prompt_version_unusable" for record in caplog.records)
 
 
 async def test_a_turn_of_an_active_conversation_asks_the_database_nothing_about_prompts(

@@ -40,6 +40,20 @@ inputs:
   content: "Mira: Ahoy, mind the rope, it is wet from the rain of this morning."
 - {name: history, zone: history}
 """
+_PRIORITIES = """\
+name: cut
+inputs: {character: {type: map, scope: character}}
+---
+- name: lower
+  zone: pinned
+  role: system
+  truncation_priority: 1
+  content: "Mind the rope. {{ character.name }}"
+- {name: higher, zone: pinned, role: system, truncation_priority: 3, content: Mind the ladder.}
+- {name: same, zone: pinned, role: system, truncation_priority: 2, content: Mind the hatch.}
+- {name: history, zone: history, truncation_priority: 2}
+- {name: "same, behind", zone: volatile, role: system, truncation_priority: 2, content: Mind the step.}
+"""
 _NOTE = '- {name: note, zone: volatile, role: system, if: note, content: "{{ note }}"}\n'
 _RULE = "- {name: rule, zone: volatile, role: system, content: Answer in short.}\n"
 LORE = (FrozenText(name="Owls", text="Owls are awake at night.", entry="e" * 32),)
@@ -465,6 +479,26 @@ async def test_what_was_cut_is_told_in_messages_and_with_priorities_also_where_l
     assert not [part for part in told.parts if part.source is SourceKind.LORE]
     begins = next(part for part in told.parts if part.source is SourceKind.MESSAGE)
     assert begins.message_id == str(told.context_begins_at)
+
+
+async def test_which_parts_go_before_old_turns_is_told_as_the_cut_has_it() -> None:
+    chat = ExplainedChat(
+        bundle_of("assistant", template="cut", templates={"cut": _PRIORITIES}), context_tokens=300
+    )
+    gone: dict[str, bool] = {}
+    number = 0
+    while len(gone) < 4:
+        number += 1
+        path = chat.turns[-1].path if number < 8 and chat.turns else ()
+        # At first many short messages, then longer and longer ones that begin anew.
+        await chat.say("Ahoy! " * max(number - 7, 2), after=path)
+        told = chat.explained()
+        gone = {part.name: part.goes_before_history for part in told.parts_dropped}
+        if told.messages_dropped:
+            assert gone == {"higher": True, "same": True}
+        elif any(not is_early for is_early in gone.values()):
+            assert {"higher", "same"} < gone.keys()
+    assert gone == {"higher": True, "same": True, "lower": False, "same, behind": False}
 
 
 async def test_where_the_prefix_ends_both_texts_are_told() -> None:

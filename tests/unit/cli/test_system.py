@@ -111,12 +111,34 @@ def test_an_installation_is_made_once_and_checked_and_taken_away_without_its_dat
     assert main(["system", "check", *where]) == 0
     assert "my own line" in toml.read_text()
     assert mine.exists()
+    theirs = {
+        "appliance-report.timer": "[Unit]\nDescription=Our weekly report\n[Timer]\nOnCalendar=weekly\n",
+        "appliance-report.service": "[Service]\nExecStart=/usr/local/bin/report\n",
+        "appliance-report.service.d/network.conf": "[Service]\nPrivateNetwork=yes\n",
+    }
+    for name, text in theirs.items():
+        (units / name).parent.mkdir(exist_ok=True)
+        (units / name).write_text(text)
+    enabled = units / "timers.target.wants/appliance-report.timer"
+    enabled.parent.mkdir()
+    enabled.symlink_to("/etc/systemd/system/appliance-report.timer")
+    # Of a version before this one, which has no such unit.
+    retired = units / "appliance-old.timer"
+    retired.write_text("[Unit]\nDescription=Chat appliance: what once was\n")
+    stale = units / "appliance.target.wants/appliance-old.timer"
+    stale.symlink_to("/etc/systemd/system/appliance-old.timer")
+    assert main(install) == 0
+    assert not retired.exists()
+    assert not stale.is_symlink()
+    mine_and_theirs = {mine, enabled, *(units / name for name in theirs)}
+    assert all(path.is_file() or path.is_symlink() for path in mine_and_theirs)
     chats = tmp_path / "var/lib/appliance/postgres"
     chats.mkdir(parents=True)
     assert main(["system", "uninstall", *where, "--execute"]) == 0
     assert chats.is_dir()
     assert toml.exists()
-    assert [path for path in units.rglob("*") if path.is_file() or path.is_symlink()] == [mine]
+    left = {path for path in units.rglob("*") if path.is_file() or path.is_symlink()}
+    assert left == mine_and_theirs
     uninstall = ["system", "uninstall", *where, "--execute", "--delete"]
     assert main([*uninstall, "/var/lib/appliance"]) == 0
     assert not chats.exists()
@@ -144,6 +166,7 @@ def test_a_database_of_one_s_own_takes_the_place_of_the_embedded_one() -> None:
     assert "appliance-server.service.d/network.conf" not in names(unix)
     assert "appliance-server.service.d/network.conf" in names(network)
     assert "PrivateNetwork=no" in file_text(network, "server.service.d/network.conf")
+    assert "appliance-experiment-check.service.d/network.conf" in names(network)
     traces = '[traces]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n'
     for unit in ("server", "engine@"):
         assert f"appliance-{unit}.service.d/network.conf" in names(traces)

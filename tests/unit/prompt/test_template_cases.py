@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from appliance.prompt.templates.parts import RenderedPart
-from tests.unit.prompt.template_files import VALUES, body, both, fault, poet, poet_fault
+from tests.unit.prompt.template_files import VALUES, body, both, fault, own, poet, poet_fault
 
 ROLES = ["system", "user", "assistant"]
 MARKER = Path("/tmp/appliance_prompt_template_marker")
@@ -76,6 +76,45 @@ P07_BOMBS = [
     "{{ ('x' * 4000)|replace('', 'y' * 4000)|replace('', 'z' * 4000) }}",
     "{{ range(100000)|map('replace', '', 'x' * 100000)|join }}",
     "{% for a in range(99999) %}{% if a in range(99999)|list %}{% endif %}{% endfor %}",
+    # Lists that hold one list often: little is held, and much is written.
+    *(
+        "{{ ([['x' * 1000000] * 20] * 20) | " + made + " }}"
+        for made in (
+            "string",
+            "upper",
+            "title",
+            "capitalize",
+            "trim",
+            "wordcount",
+            "tojson",
+            "join",
+            "list ~ 'x'",
+            "replace('x', 'y')",
+            "map('string') | list | length",
+            "map(attribute=0) | join",
+        )
+    ),
+    "{{ ([{'a': ['x' * 1000000] * 20}] * 20) | join(attribute='a') }}",
+    "{{ [1, 2] | join(([['x' * 1000000] * 20] * 20)) }}",
+    "{{ 'x' | replace(([['x' * 1000000] * 20] * 20), 'y') }}",
+    "{{ 'x'.replace(([['x' * 1000000] * 20] * 20), 'y') }}",
+    "{{ {}[[['x' * 1000000] * 20] * 20] }}",
+    "{{ [['x' * 1000000] * 20] * 20 }}",
+    "{{ {'a': ['x' * 1000000] * 400}.values() | string }}",
+    "{% set n = namespace(x=['x' * 1000000] * 400) %}{{ n | string }}",
+    "{% set n = namespace(x='x') %}{% for i in range(26) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+    "{{ n.x | string }}",
+    "{% set n = namespace() %}{% set n.x = n %}{{ n | string }}",
+    "{{ ('x' * 2000).join('y' * 200000) }}",
+    "{{ ('x' * 1000000).join(range(400) | map('string')) }}",
+    "{{ ([[0] * 300000] * 40) | sum(start=[]) | length }}",
+    "{% set b = 'x' * 1000000 %}{% macro m() %}{% for i in range(400) %}{{ b }}{% endfor %}{% endmacro %}"
+    "{{ m() | length }}{{ m() }}",
+    "{% set b = 'x' * 1000000 %}{% set m %}{% for i in range(400) %}{{ b }}{% endfor %}{% endset %}"
+    "{{ m | length }}{{ m }}",
+    "{{ 5 | round(-10000000) }}",
+    "{{ 1.5 | round(10000000, 'ceil') }}",
+    "{{ range(20000) | reject('in', [-1] * 20000) | list | length }}",
     "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
     "{% if 1 %}" * 200 + "{% endif %}" * 200,
     "{% for i in [1] %}" * 30 + "{% endfor %}" * 30,
@@ -159,6 +198,38 @@ def test_p07_a_template_that_burns_time_or_memory_is_stopped(bomb: str) -> None:
     assert "template error" in poet_fault(f"- name: p\n  content: |\n    {bomb}\n", {})
     assert time.thread_time() - started < 2
     assert getrusage(RUSAGE_SELF).ru_maxrss - memory_kib < 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("'a\\nb' | indent(width=2)", "a\n  b"),
+        ("'a\\nb' | indent(first=true, width='-')", "-a\n-b"),
+        ("['a', 'b'] | join(d=', ')", "a, b"),
+        ("[1, 2.5, 'x', [3]] | join('-')", "1-2.5-x-[3]"),
+        ("[{'n': 'a'}, {'n': 2}] | join(attribute='n')", "a2"),
+        ("[{'n': 'a'}, {'n': 'b'}] | join(', ', attribute='n')", "a, b"),
+        ("'aXbX' | replace(old='X', new='y')", "ayby"),
+        ("'aXbX' | replace('X', new='y', count=1)", "aybX"),
+        ("121 | replace(1, 3)", "323"),
+        ("'xax' | trim(chars='x')", "a"),
+        ("2.567 | round(precision=1)", "2.6"),
+        ("2.1 | round(method='ceil') | int", "3"),
+        ("[{'n': 1}, {'n': 2}] | sum(attribute='n', start=4)", "7"),
+        ("{'a': ['\u00e9', 1, none]} | tojson", '{"a": ["\u00e9", 1, null]}'),
+        ("12 | string ~ [1] ~ true", "12[1]True"),
+        ("', '.join(['a', 'b'] | map('upper'))", "A, B"),
+        ("'-'.join('abc')", "a-b-c"),
+        ("range(5) | select('odd') | join(',')", "1,3"),
+        ("[1, 2] is sequence and 3 is divisibleby(3)", "True"),
+    ],
+)
+def test_filters_and_methods_take_what_jinja_s_take(code: str, text: str) -> None:
+    for (part,) in (
+        own(body("{{ " + code + " }}"), {"message": "x"}),
+        poet(f"- name: p\n  content: |\n    {{{{ {code} }}}}\n", {}),
+    ):
+        assert part.content == text
 
 
 def test_a_whole_file_template_may_use_objects_macros_and_loops() -> None:

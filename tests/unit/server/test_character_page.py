@@ -5,19 +5,25 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from appliance.chat.publishing import fill_empty
+from appliance.chat.params import CONVERSATION_SAMPLING
+from appliance.chat.publishing import fill_empty, publish
 from appliance.server.main import PROMPTS_DIR
+from appliance.store.prompt_records import PRODUCTION
 from tests.browser import CHROMIUM, Browser, browser
 from tests.card_fixtures import encoded, png, v2
+from tests.characters import bundle_of
 from tests.unit.server.door import Door
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
 
 OPEN = "document.querySelector('#picker').open"
 NAMES = "[...document.querySelectorAll('.character-name')].map(name => name.textContent)"
+DONE = "document.querySelector('#stop').hidden && document.querySelector('.meter')"
 NOTICE = "document.querySelector('#picker-notice').textContent"
 FIRST_TEXT = "document.querySelector('.message .body')?.textContent.trim()"
 DROP = """
@@ -81,9 +87,7 @@ async def test_a_dropped_card_is_there_and_its_greetings_are_swiped(
     await page.value("document.querySelector('#composer-text').focus()")
     await page.type("Me.")
     await page.press("Enter")
-    await page.wait_for(
-        "document.querySelector('#stop').hidden && document.querySelector('.meter')"
-    )
+    await page.wait_for(DONE)
     await page.call("Page.reload")
     await page.wait_for("document.querySelectorAll('.message').length === 3")
     assert await page.value(FIRST_TEXT) == "Who is there?"
@@ -117,6 +121,35 @@ async def test_a_refused_card_is_a_sentence_and_the_others_come_in(
     await page.wait_for(f"{NOTICE} === 'Bo was here already.'")
     # The browser itself notes every answer of 400; that is no fault of the page.
     page.problems = [problem for problem in page.problems if "400" not in problem]
+
+
+async def test_a_character_s_sampling_holds_for_what_the_page_sends(
+    stored_door: Door, page: Browser
+) -> None:
+    catalog = stored_door.services.catalog
+    who: dict[str, Any] = {"author": "ana", "message": "why not"}
+    bundle = bundle_of("wild", sampling={"temperature": 1.5, "top_k": 7})
+    version, _ = await publish(catalog.registry, bundle, **who)
+    await catalog.registry.move("wild", PRODUCTION, version, seen=None, **who)
+    await catalog.reload()
+    await page.call("Page.reload")
+    await page.wait_for("document.querySelector('.suggestions button')")
+    await page.click("#open-picker")
+    await page.wait_for(f"{OPEN} && {NAMES}.includes('Wild')")
+    await choose(page, "Wild")
+    await page.wait_for(f"!{OPEN} && document.querySelector('#speaker').textContent === 'Wild'")
+    stored_door.say("one")
+    await page.value("document.querySelector('#composer-text').focus()")
+    await page.type("Me.")
+    await page.press("Enter")
+    await page.wait_for(DONE)
+    await page.click("[aria-label^='Regenerate']")
+    await stored_door.eventually(lambda: len(stored_door.engine.generated) == 2)
+    await page.wait_for(DONE)
+    for request in stored_door.engine.generated:
+        assert request.sampling == msgspec.structs.replace(
+            CONVERSATION_SAMPLING, temperature=1.5, top_k=7
+        )
 
 
 async def test_the_picker_is_used_with_the_keyboard_alone(page: Browser) -> None:

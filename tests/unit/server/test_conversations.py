@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from appliance.chat.params import CONVERSATION_SAMPLING
+from appliance.wire.frames import Sampling
 from tests.raw_http import connect
 from tests.unit.server.door import Door, Streamed
 
@@ -28,6 +30,28 @@ async def get(door: Door, path: str) -> Any:
 async def send(door: Door, conversation_id: str, text: str, **fields: Any) -> Streamed:
     path = f"/api/conversations/{conversation_id}/messages"
     return await door.stream(path, {"text": text, **fields})
+
+
+@pytest.mark.parametrize("action", ["messages", "regenerate"])
+@pytest.mark.parametrize(
+    ("named", "sampling"),
+    [
+        ({}, CONVERSATION_SAMPLING),
+        ({"max_tokens": 4, "stop": "x"}, CONVERSATION_SAMPLING),
+        ({"temperature": 0}, Sampling(temperature=0)),
+        ({"top_k": 0}, Sampling()),
+    ],
+)
+async def test_a_turn_that_names_no_sampling_has_the_calm_one_of_conversations(
+    stored_door: Door, action: str, named: dict[str, Any], sampling: Sampling
+) -> None:
+    door = stored_door
+    conversation_id = await create(door)
+    door.say("one")
+    await send(door, conversation_id, "x", temperature=1)
+    await door.stream(f"/api/conversations/{conversation_id}/{action}", {"text": "y", **named})
+    assert len(door.engine.generated) == 2
+    assert door.engine.generated[-1].sampling == sampling
 
 
 async def test_a_turn_is_streamed_and_stored(stored_door: Door) -> None:

@@ -28,7 +28,7 @@ inputs:
 ---
 - {name: who, zone: character, role: system, content: "You are {{ character.name }}."}
 - {name: mood, zone: pinned, role: system, content: "You are {{ mood }}."}
-- {name: example, zone: pinned, role: system, truncation_priority: 2, content: Say yes or no.}
+- {name: example, zone: pinned, role: system, truncation_priority: 1, content: Say yes or no.}
 - {name: history, zone: history}
 """
 
@@ -132,7 +132,7 @@ async def test_a_chat_with_cuts_swipes_and_edits_is_explained_turn_by_turn(
         in printed
     )
     assert (
-        f"cut      example, {gone['tokens']} tokens: truncation priority 2, goes before" in printed
+        f"cut      example, {gone['tokens']} tokens: truncation priority 1, goes before" in printed
     )
     assert "You are Mo" not in printed
 
