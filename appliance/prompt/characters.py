@@ -14,11 +14,12 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from appliance.errors import InvalidBundle, NotFound, TemplateError
-from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
+from appliance.errors import InvalidBundle, InvalidRequest, NotFound, TemplateError
+from appliance.prompt.bundle import BYTES_MAX, CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
 from appliance.prompt.cards.bundle import card_in
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.charx import CARD_FILE
+from appliance.prompt.cards.json_document import parse_document
 from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of, summary
 from appliance.prompt.contents import UNSTORABLE
@@ -219,16 +220,20 @@ class Characters:
         return found
 
 
-def _lorebooks(bundle: Bundle) -> list[Lorebook]:
-    """The book in LOREBOOK_FILE, if there is one; raises InvalidBundle or InvalidRequest."""
+def lorebook_document(bundle: Bundle) -> dict[str, Any] | None:
+    """What stands in LOREBOOK_FILE, read as strictly as a card; None without one. Raises InvalidCard."""
     if LOREBOOK_FILE not in bundle.files:
-        return []
+        return None
     here = f"{bundle.name}/{LOREBOOK_FILE}"
+    return parse_document(bundle.files[LOREBOOK_FILE], here, bytes_max=BYTES_MAX)[1]
+
+
+def _lorebooks(bundle: Bundle) -> list[Lorebook]:
     try:
-        document = msgspec.json.decode(bundle.text(LOREBOOK_FILE))
-    except msgspec.DecodeError as error:
-        raise InvalidBundle(f"{here}: not JSON: {error}") from error
-    book = read_lorebook(document, path=here)
+        document = lorebook_document(bundle)
+        book = read_lorebook(document, path=f"{bundle.name}/{LOREBOOK_FILE}")
+    except InvalidRequest as error:
+        raise InvalidBundle(error.message, param=error.param) from error
     return [] if book is None else [book]
 
 

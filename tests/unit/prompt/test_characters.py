@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ConfigError, InvalidBundle, NotFound
+from appliance.prompt.bundle import Bundle
 from appliance.prompt.bundle_folder import load_characters
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.cards.character_card import card_of_character
+from appliance.prompt.characters import LOREBOOK_FILE, Character, Characters, CharacterVersion
+from appliance.prompt.settings import SamplingSettings, TruncationSettings
+from tests.characters import bundle_of
 from tests.unit.prompt.template_files import HISTORY
 
 SHIPPED = Path(__file__).parents[3] / "prompts"
@@ -96,3 +100,47 @@ def test_a_character_whose_template_is_missing_or_lacks_a_value_is_refused_at_th
     characters = load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
     assert characters.get("x").template.front.name == "mine"
     assert characters.get(None).template.front.name == "default"
+
+
+@pytest.mark.parametrize(
+    ("book", "said"),
+    [
+        (b'{"entries": [], "entries": []}', "'entries' stands twice"),
+        (b'{"entries": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested deeper than 64 levels"),
+        (b'{"entries": ' + b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"x": NaN}', "NaN is no number"),
+        (b"{", "not JSON"),
+        (b"[]", "expected a JSON object"),
+        (b"\xff", "not UTF-8"),
+        (b'{"entries": [{"keys": 7}]}', "entries[0]"),
+    ],
+)
+def test_a_lorebook_is_read_as_strictly_as_that_of_a_card(book: bytes, said: str) -> None:
+    bundle = Bundle(name="mara", files={**bundle_of("mara").files, LOREBOOK_FILE: book})
+    with pytest.raises(InvalidBundle) as caught:
+        CharacterVersion.of(bundle)
+    assert caught.value.message.startswith("mara/lorebook.json")
+    assert said in caught.value.message
+
+
+FIELDS: dict[str, object] = {
+    "id": "kee",
+    "name": "Kee of the keys",
+    "description": "Keeps what is kept.",
+    "system": "You keep.",
+    "greeting": "Who is there?",
+    "suggestions": ("It is me.",),
+    "template": "mine",
+    "post_history": "Be short.",
+    "lore_placement": "as_written",
+    "sampling": SamplingSettings(top_k=7),
+    "truncation": TruncationSettings(step_tokens=7),
+}
+
+
+@pytest.mark.parametrize("field", sorted({*Character.__struct_fields__} - {"id"}))
+def test_each_field_of_a_character_is_in_its_card_or_said_to_be_lost(field: str) -> None:
+    character = Character(**{"id": "kee", "name": "Kee", field: FIELDS[field]})  # type: ignore[arg-type]
+    card, lost = card_of_character(character, bundle_of("kee"))
+    is_said = any(one.startswith(f"{field}: ") for one in lost)
+    assert (str(FIELDS[field]) in card.text) != is_said

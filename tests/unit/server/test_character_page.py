@@ -137,7 +137,7 @@ async def test_a_character_s_sampling_holds_for_what_the_page_sends(
     await page.click("#open-picker")
     await page.wait_for(f"{OPEN} && {NAMES}.includes('Wild')")
     await choose(page, "Wild")
-    await page.wait_for(f"!{OPEN} && document.querySelector('#speaker').textContent === 'Wild'")
+    await page.wait_for(f"!{OPEN} && document.querySelector('#speaker').title === 'Wild'")
     stored_door.say("one")
     await page.value("document.querySelector('#composer-text').focus()")
     await page.type("Me.")
