@@ -110,7 +110,8 @@ class CharacterVersion:
         character = read_character(bundle.files[CHARACTER_FILE], here)
         if character.id != bundle.name:
             raise InvalidBundle(f"{here}: id: {character.id!r} is not {bundle.name!r}")
-        template = _template(bundle, character, here)
+        template = template_in(bundle, character, here)
+        refuse_errors(template)
         try:
             template.render({**NO_INPUTS, **character.values()}, SAMPLE)
         except TemplateError as error:
@@ -237,7 +238,11 @@ def _lorebooks(bundle: Bundle) -> list[Lorebook]:
     return [] if book is None else [book]
 
 
-def _template(bundle: Bundle, character: Character, here: str) -> Template:
+def template_in(bundle: Bundle, character: Character, here: str) -> Template:
+    """The template that a character names, whatever lint says of it; `here` is its own file.
+
+    Raises InvalidBundle for one that is not there, TemplateError for one that does not compile.
+    """
     path = f"{TEMPLATES_FOLDER}{character.template}.yaml"
     source = bundle.files.get(path)
     if source is None:
@@ -251,9 +256,7 @@ def _template(bundle: Bundle, character: Character, here: str) -> Template:
         return None if content is None else decoded(content, f"{bundle.name}/{file}")
 
     file = f"{bundle.name}/{path}"
-    template = compile_template(read_source(decoded(source, file), file, included))
-    refuse_errors(template)
-    return template
+    return compile_template(read_source(decoded(source, file), file, included))
 
 
 def no_template(here: str, name: str, paths: Iterable[str]) -> InvalidBundle:
