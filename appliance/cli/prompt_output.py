@@ -20,12 +20,8 @@ from appliance.cli.plain_text import counted, visible
 from appliance.errors import ConfigError
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.bundle_folder import read_bundle
-from appliance.prompt.characters import (
-    FILE_BYTES_MAX,
-    CharacterVersion,
-    read_character,
-    template_in,
-)
+from appliance.prompt.character_file import FILE_BYTES_MAX, read_character
+from appliance.prompt.characters import CharacterVersion, template_in
 from appliance.prompt.lore.lint import lore_findings
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template

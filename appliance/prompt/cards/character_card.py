@@ -13,7 +13,8 @@ from appliance.prompt.bundle import Bundle
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.document import LORE_PLACEMENTS, read_document
 from appliance.prompt.cards.json_document import written
-from appliance.prompt.characters import Character, lorebook_document
+from appliance.prompt.character_file import Character
+from appliance.prompt.characters import lorebook_document
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
 
 _BRACES = ("{{", "<user>", "<char>", "<bot>")

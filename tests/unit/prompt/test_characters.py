@@ -10,7 +10,8 @@ from appliance.errors import ConfigError, InvalidBundle, NotFound
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.bundle_folder import load_characters
 from appliance.prompt.cards.character_card import card_of_character
-from appliance.prompt.characters import LOREBOOK_FILE, Character, Characters, CharacterVersion
+from appliance.prompt.character_file import Character
+from appliance.prompt.characters import LOREBOOK_FILE, Characters, CharacterVersion
 from appliance.prompt.settings import SamplingSettings, TruncationSettings
 from tests.characters import bundle_of
 from tests.unit.prompt.template_files import HISTORY
@@ -42,7 +43,16 @@ def test_the_shipped_characters_load_and_one_is_the_default() -> None:
         ("id: bad\nname: Bad\nsystem: [1]\n", "system: expected a text, got a list"),
         ("id: bad\nname: Bad\nsistem: x\n", "sistem: there is no such field (fields: id, name,"),
         ("id: bad\n", "name: is missing"),
-        ('id: bad\nname: "\\ud83d"\n', "name: holds U+0000 or half of a character"),
+        ("id: bad\nname: a\nname: b\n", "line 3: character error: file: 'name' is there twice"),
+        (
+            "id: bad\nname: a\nsampling:\n  top_p: 1\n  top_p: 0.5\n",
+            "line 5: character error: sampl",
+        ),
+        ("id: bad\nname: a\n\nsampling: {heat: 1}\n", "heat: there is no such field"),
+        ("id: bad\nname: a\n\nsampling: {top_p: 7}\n", "line 4: sampling.top_p: "),
+        ("id: bad\n---\nname: a\n", "expected one YAML document, here are 2"),
+        ("", "expected one YAML document, here are 0"),
+        ('id: bad\nname: "\\ud83d"\n', "line 2: character error: not YAML"),
         ('id: bad\nname: B\nsuggestions: ["a\\0"]\n', "suggestions: holds U+0000"),
         ("id: bad\nname: B\nlore_placement: top\n", "'top' is none of frozen, as_written"),
         ("id: bad\nname: B\ntemplate: x.yml.j2\n", "'x.yml.j2' is a whole-file template"),
@@ -51,8 +61,8 @@ def test_the_shipped_characters_load_and_one_is_the_default() -> None:
         ("id: assistant\nname: x\n", "already a character"),
         ("- id: bad\n", "expected a mapping, got a list"),
         ("id: bad\nname: [a\n", "not YAML"),
-        ("id: &a bad\nname: *a\n", "aliases are not allowed"),
-        ("id: bad\nname: !!python/object/apply:os.getcwd []\n", "not YAML"),
+        ("id: &a bad\nname: *a\n", "line 1: character error: aliases"),
+        ("id: bad\nname: !!python/object/apply:os.getcwd []\n", "the tag"),
         ("id: bad\nname: x\nsystem: " + "y" * 300_000, "larger than"),
     ],
 )
