@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from appliance.experiment.analysis import USERS_MIN
+from appliance.experiment.samples import steps_of, time_of
 from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
 from appliance.experiment.stats.estimates import (
     estimates,
@@ -135,24 +136,34 @@ class Found:
     """A planted effect: how often the planner said it would be found, and how often it was."""
 
     effect: float
-    has_past: bool
     users: int
     planned: float
     found: float
 
 
 def power(
-    people: Population, runs: int, effect: float, *, has_past: bool, seed: int = SEED
+    people: Population,
+    runs: int,
+    effect: float,
+    *,
+    has_past: bool,
+    looks: Looks = Looks.PLANNED,
+    users_planned: float | None = None,
+    seed: int = SEED,
 ) -> Found:
-    """Experiments of the size that the planner asks for, with an effect that multiplies the metric."""
+    """Experiments of the size that the planner asks for, with an effect that multiplies the metric.
+
+    `users_planned`: for how many the bounds were made (None: for as many as are asked for).
+    """
     rng = np.random.default_rng(seed)
     rows = by_user(people)[:, : 4 if has_past else 2]
     truth = Moments.of(rows)
     spread = raw_estimate(truth)
     plan = Planner(
         relative_variance=float(spread.variance / spread.value**2 * variance_kept(truth)),
-        looks=Looks.PLANNED,
+        looks=looks,
         alpha=ALPHA,
+        users_planned=users_planned,
     )
     drawn = round(plan.users_needed(effect) / 2)
     scale = np.ones(rows.shape[1])
@@ -165,10 +176,39 @@ def power(
             count=treated.count, mean=treated.mean * scale, cov=treated.cov * pairs(scale)
         )
         contrast = logarithmic(*estimates(_arm(arms, 0), treated))
-        found.append(is_found(contrast.interval(ALPHA)))
+        found.append(is_found(interval(contrast, looks, ALPHA, users_planned or 2 * drawn)))
     return Found(
         effect=effect,
-        has_past=has_past,
+        users=2 * drawn,
+        planned=plan.power_at(effect, 2 * drawn),
+        found=share(np.concatenate(found)),
+    )
+
+
+def power_daily(people: Population, runs: int, effect: float, seed: int = SEED) -> Found:
+    """The same where users join over 30 days and are looked at on each, by bounds for any look."""
+    rng = np.random.default_rng(seed)
+    daily = by_day(people)
+    figures = daily[:, :, 1:3]
+    spread = raw_estimate(Moments.of(figures[:, -1]))
+    plan = Planner(
+        relative_variance=float(spread.variance / spread.value**2), looks=Looks.ANY, alpha=ALPHA
+    )
+    drawn = round(plan.users_needed(effect) / 2)
+    scale = np.array([1 + effect, 1.0])
+    products = pairs(figures)
+    found = []
+    for often in draws(rng, runs, people.users, drawn):
+        arms = drawn_moments(often, daily[:, :, 0], figures, products)
+        treated = _arm(arms, 1)
+        treated = Moments(
+            count=treated.count, mean=treated.mean * scale, cov=treated.cov * pairs(scale)
+        )
+        contrast = logarithmic(*estimates(_arm(arms, 0), treated))
+        seen = is_found(interval(contrast, Looks.ANY, ALPHA, 2 * drawn))
+        found.append(seen & (arms.count.min(axis=1) >= USERS_MIN))
+    return Found(
+        effect=effect,
         users=2 * drawn,
         planned=plan.power_at(effect, 2 * drawn),
         found=share(np.concatenate(found)),
@@ -207,7 +247,8 @@ def false_quantiles(
     rng = np.random.default_rng(seed)
     order = np.argsort(people.during.user, kind="stable")
     owner = people.during.user[order]
-    seconds = _rounded(people.during.seconds[order])
+    # To steps of 1 %, as the ledger's query gives them.
+    seconds = time_of(steps_of(1000 * people.during.seconds[order]))
     start = np.searchsorted(owner, np.arange(people.users))
     length = np.bincount(owner, minlength=people.users)
     found = 0
@@ -225,11 +266,6 @@ def false_quantiles(
         low, high = logarithmic(*arms).interval(ALPHA)
         found += bool(low > 0 or high < 0)
     return found / runs
-
-
-def _rounded(value: Floats) -> Floats:
-    """To steps of 1 %, as the ledger's query gives them."""
-    return np.exp(np.round(np.log(value) / 0.01) * 0.01)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +310,14 @@ def false_ratio_alarms(runs: int, *, users_a_day: int = 100, seed: int = SEED) -
     return share(special.chdtrc(1, distance) < ALARM_BELOW)
 
 
+def tell(look: str, past: str, found: Found) -> None:
+    """A line of the table of planted effects."""
+    print(
+        f"{found.effect:14.0%}   {look:32} {past:4} {found.users:10,}   {found.planned:12.1%}   "
+        f"{found.found:5.1%}"
+    )
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -301,14 +345,20 @@ def main() -> None:
     print(
         f"\nthe past leaves of the variance: theory {cut.theory:.3f}, measured {cut.measured:.3f}"
     )
-    print("\nplanted effect   past      users   planner said   found")
+    print(
+        "\nplanted effect   look                             past      users   planner said   found"
+    )
     for effect in EFFECTS:
         for has_past in (False, True):
-            found = power(people, runs, effect, has_past=has_past)
-            print(
-                f"{effect:14.0%}   {'yes' if has_past else 'no':4}"
-                f" {found.users:10,}   {found.planned:12.1%}   {found.found:5.1%}"
-            )
+            past = "yes" if has_past else "no"
+            tell("as planned", past, power(people, runs, effect, has_past=has_past))
+            any_look = power(people, runs, effect, has_past=has_past, looks=Looks.ANY)
+            tell("any, at the end", past, any_look)
+        untuned = power(
+            people, runs, effect, has_past=True, looks=Looks.ANY, users_planned=USERS_AN_ARM
+        )
+        tell(f"any, planned for {USERS_AN_ARM:,} users", "yes", untuned)
+        tell("any, daily until it is seen", "no", power_daily(people, runs, effect))
     print(f"\n{time.perf_counter() - began:.0f} s")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -19,8 +20,9 @@ from appliance.experiment.definition import Definition, experiment_of, faults, o
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.model_text import ModelText
 from appliance.store.experiment_records import Experiment
-from appliance.store.experiments import Experiments
+from appliance.store.experiments import Experiments, not_running, store_end
 from appliance.store.ledger import Ledger
+from appliance.store.pool import Connection
 from appliance.store.prompt_records import PRODUCTION, LabelMove
 
 LIVE_DAYS = 7.0
@@ -79,6 +81,13 @@ class Experimenting:
             for name in definition.excludes
             if name not in names
         ]
+        notes += [
+            f"excludes: {other.name!r} has let in every user: nobody is left"
+            for other in others
+            if other.name in definition.excludes
+            and other.started_at is not None
+            and (other.range_start, other.range_end, other.coverage) == (0, 1, 1)
+        ]
         notes += overlaps(
             definition.name, definition.character, definition.own_layer, definition.range, others
         )
@@ -128,28 +137,30 @@ class Experimenting:
     async def start(
         self, name: str, *, coverage: float | None, author: str, message: str
     ) -> Experiment:
-        """Start a draft, or let a larger share of the users of a running one in. Raises Conflict where it
-        gets in the way of another, or has ended."""
+        """Start a draft with any share of its users, or let a larger one of a running experiment's in.
+        Raises Conflict where it gets in the way of another, or has ended."""
         experiment = await self.experiments.get(name)
         if experiment.state in ("stopped", "shipped"):
             raise Conflict(
                 f"{name} is {experiment.state}: only a draft can be started; make another of another name"
             )
-        if coverage is not None and coverage > experiment.coverage:
-            await self.experiments.ramp(name, coverage, author=author, message=message)
-        elif coverage is not None and coverage < experiment.coverage:
-            raise Conflict(
-                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
-            )
-        elif experiment.is_running:
-            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
         if not experiment.is_running:
             await self.experiments.start(
                 name,
+                coverage=coverage,
                 author=author,
                 message=message,
-                check=lambda others: _refuse_overlaps(experiment, others),
+                check=partial(_refuse_conflicts, experiment),
             )
+        elif coverage is None or coverage == experiment.coverage:
+            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
+        elif coverage < experiment.coverage:
+            raise Conflict(
+                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
+            )
+        else:
+            _refuse_throwing_out(name, await self.experiments.all())
+            await self.experiments.ramp(name, coverage, author=author, message=message)
         return await self._changed(name)
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
@@ -197,6 +208,12 @@ class Experimenting:
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
         cost = await self.cost(name, arm)
         registry = self.catalog.registry
+        why: dict[str, str] = {"arm": arm, "author": author, "message": message, "report": report}
+
+        async def end(connection: Connection) -> None:
+            if not await store_end(connection, name, "shipped", **why):
+                raise not_running(name, "shipped")
+
         move = await registry.move(
             experiment.character,
             PRODUCTION,
@@ -205,10 +222,10 @@ class Experimenting:
             author=author,
             message=f"experiment {name}, arm {arm}: {message}",
             confirmed=confirmed,
+            also=end,
         )
-        await self.experiments.end(
-            name, "shipped", arm=arm, author=author, message=message, report=report
-        )
+        if move is None:
+            await self.experiments.end(name, "shipped", **why)
         await self.catalog.reload()
         await self._changed(name)
         return Shipped(version=version, move=move, cost=cost)
@@ -233,11 +250,22 @@ def _taken(definition: Definition, others: Sequence[Experiment]) -> list[str]:
     return []
 
 
-def _refuse_overlaps(experiment: Experiment, others: Sequence[Experiment]) -> None:
+def _refuse_conflicts(experiment: Experiment, others: Sequence[Experiment]) -> None:
+    _refuse_throwing_out(experiment.name, others)
     place = (experiment.range_start, experiment.range_end)
     found = overlaps(experiment.name, experiment.character, experiment.layer, place, others)
     if found:
         raise Conflict("; ".join(found))
+
+
+def _refuse_throwing_out(name: str, others: Sequence[Experiment]) -> None:
+    """Who is in an experiment stays in it: those that it excludes let nobody in meanwhile."""
+    for other in others:
+        if other.is_running and name in other.excludes:
+            raise Conflict(
+                f"{other.name} runs and leaves the users of {name} out: letting any in now would throw "
+                f"them out of {other.name}; stop it first"
+            )
 
 
 def _known_arm(experiment: Experiment, name: str) -> str:

@@ -67,11 +67,12 @@ class Trials:
 
     async def reload(self, experiments: Experiments) -> None:
         """Take a new snapshot; raises StorageUnavailable."""
-        self._take(await experiments.all())
+        self._take(await experiments.running())
 
     def _take(self, experiments: Sequence[Experiment]) -> None:
         running = {one.name: one for one in experiments if one.is_running}
-        alone = {name: Assigner.of(one) for name, one in running.items()}
+        # Users of an experiment that has ended stay left out of those that exclude it.
+        alone = {one.name: Assigner.of(one) for one in experiments}
         by_character: dict[str, tuple[Assigner, ...]] = {}
         for name, one in running.items():
             excluded = tuple(alone[other] for other in one.excludes if other in alone)

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from appliance.cli.db_choice import choose
 from appliance.errors import ApplianceError, NotRunning
 
 TIMEOUT_S = 60.0
@@ -36,7 +37,7 @@ class Answered(ApplianceError):
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """The options that say which appliance is meant; without them it is the demo of this user."""
+    """The options that say which appliance is meant; without them `db_choice` decides."""
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--config", type=Path, default=None, help="the TOML file of `serve`")
     place.add_argument("--data-dir", type=Path, default=None, help="the data folder of a demo")
@@ -81,6 +82,7 @@ def ask_socket(
 
 
 def _socket_of(options: argparse.Namespace) -> Path:
+    choose(options)
     if options.config is not None:
         from appliance.config import load_config
 

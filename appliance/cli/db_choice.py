@@ -1,4 +1,4 @@
-"""Which database a command means that names none: the installed appliance's, or this user's demo's.
+"""Which appliance or database a command means that names none: the installed one, or this user's demo.
 
 Never: guesses where both are there.
 """
@@ -24,7 +24,7 @@ def choose(options: argparse.Namespace) -> bool:
     if _exists(CONFIG):
         if _exists(demo):
             raise ConfigError(
-                "which database? An appliance is installed here, and this user has a demo: add "
+                "which one is meant? An appliance is installed here, and this user has a demo: add "
                 f"--config {CONFIG} or --data-dir {demo}"
             )
         options.config = CONFIG

@@ -19,6 +19,7 @@ from appliance.cli.experiment_deeds import (
     run_start,
     run_status,
 )
+from appliance.cli.experiment_plan import add_plan, run_plan
 from appliance.cli.experiment_report import (
     add_report,
     add_ship,
@@ -34,6 +35,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Namespace], int]]] = {
     "create": (add_create, run_create),
     "lint": (add_lint, run_lint),
+    "plan": (add_plan, run_plan),
     "start": (add_start, run_start),
     "status": (add_status, run_status),
     "report": (add_report, run_report),

@@ -1,10 +1,9 @@
 """`appliance experiment check`: looks at every experiment, pauses arms that breach a guardrail, and
-writes the operator's pages. Never: starts, stops or ships one."""
+renews the operator's pages. Never: starts, stops or ships one."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import quote
 from appliance.cli.admin_client import ask
 from appliance.cli.experiment_look import Look, look_at_all
 from appliance.cli.experiment_options import add_common, add_metrics
+from appliance.cli.experiment_pages import LIST_FILE, draw, publish, write
 from appliance.cli.plain_text import as_json, visible
 from appliance.errors import ApplianceError, InvalidRequest
 
@@ -21,20 +21,19 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 AUTHOR = "guardrail"
 MESSAGE_CHARACTERS = 2_000
-LIST_FILE = "index.html"
 EVERY_MINUTES_MIN = 1.0
 EVERY_MINUTES_MAX = 7 * 24 * 60.0
 
 
 def add_check(kinds: Subparsers) -> None:
     """The options of `check`."""
-    parser = kinds.add_parser("check", help="pause arms that breach a guardrail; write the pages")
+    parser = kinds.add_parser("check", help="pause arms that breach a guardrail; renew the pages")
     parser.add_argument(
         "--pages",
         type=Path,
         default=None,
         metavar="FOLDER",
-        help=f"write {LIST_FILE} with what runs, and a report for each",
+        help=f"write what the server shows at /experiments there, too ({LIST_FILE} and a report each)",
     )
     parser.add_argument(
         "--every", type=float, default=None, metavar="MINUTES", help="go on doing it, so often"
@@ -61,8 +60,9 @@ def check_again(options: argparse.Namespace) -> None:
     """Check; what is away now is said, and is no reason not to check again later."""
     try:
         _check(options)
-    except ApplianceError as error:
-        print(f"appliance: {visible(error.message)}", file=sys.stderr, flush=True)
+    except (ApplianceError, OSError) as error:
+        told = error.message if isinstance(error, ApplianceError) else str(error)
+        print(f"appliance: {visible(told)}", file=sys.stderr, flush=True)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -76,8 +76,10 @@ def _check(options: argparse.Namespace) -> None:
     if paused:
         # The pages tell of the pauses.
         looks = look_at_all(options)
+    pages = draw(looks)
+    publish(options, pages)
     if options.pages is not None:
-        _write_pages(options.pages, looks)
+        write(options.pages, pages)
     if options.json:
         print(as_json({"paused": paused, "experiments": [_fields(found) for found in looks]}))
         return
@@ -107,27 +109,3 @@ def _line(found: Look) -> str:
 def _verdicts(found: Look) -> dict[str, str]:
     assert found.analysis is not None
     return {result.arm: result.verdict.value.replace("_", " ") for result in found.analysis.results}
-
-
-def _write_pages(folder: Path, looks: tuple[Look, ...]) -> None:
-    from appliance.experiment.report.list_page import Listed, list_page
-    from appliance.experiment.report.page import report_page
-
-    folder.mkdir(parents=True, exist_ok=True)
-    listed = []
-    for found in looks:
-        file = None
-        if found.analysis is not None:
-            file = f"{found.experiment.name}.html"
-            _replace(folder / file, report_page(found.subject, found.analysis))
-        listed.append(
-            Listed(subject=found.subject, analysis=found.analysis, lacks=found.lacks, address=file)
-        )
-    _replace(folder / LIST_FILE, list_page(tuple(listed)))
-
-
-def _replace(path: Path, text: str) -> None:
-    """In one step: whoever reads it meanwhile has the old page or the new one."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

@@ -1,39 +1,45 @@
 """One look at an experiment: measured in the database itself, judged, and named as its report names it.
 
+Of one that has ended it is the look that was kept.
+
 Runs in the command's process: a look reads every message, and no chat waits for it. Never: prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from appliance.cli.experiment_database import read
 from appliance.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from appliance.config import DatabaseConfig
     from appliance.experiment.findings import Analysis
+    from appliance.experiment.metric_files import Metrics
     from appliance.experiment.report.subject import Subject
+    from appliance.experiment.shipping import Shipped
     from appliance.store.experiment_records import Experiment, ExperimentEvent
+    from appliance.store.experiments import Experiments
     from appliance.store.pool import Pool
 
-STATEMENT_TIMEOUT_MS = 600_000
 VERSION_CHARACTERS = 12
-HOURS_A_DAY = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look shows. Without an `analysis` there was nothing to measure, and `lacks` says why."""
+    """What a look shows. Without an `analysis` there was nothing to measure, and `lacks` says why.
+
+    `shipped` is what has been served since an arm was shipped.
+    """
 
     experiment: Experiment
     subject: Subject
     analysis: Analysis | None = None
     lacks: str | None = None
+    shipped: Shipped | None = None
 
     @property
     def to_pause(self) -> tuple[tuple[str, str], ...]:
@@ -57,13 +63,14 @@ class Look:
 
 
 def look(options: argparse.Namespace) -> Look:
-    """At the experiment that is named. Raises InvalidRequest, NotFound, StorageUnavailable."""
+    """At the experiment that is named. Raises InvalidRequest, as for a metric that decides and is not
+    there; NotFound, StorageUnavailable."""
     (found,) = _looks(options, lambda experiment: experiment.name == options.name, options.name)
     return found
 
 
 def look_at_all(options: argparse.Namespace) -> tuple[Look, ...]:
-    """At every experiment that has not ended."""
+    """At every experiment that has not ended; guardrails need no metric that decides."""
     return _looks(options, lambda experiment: experiment.state in ("draft", "running"), None)
 
 
@@ -72,53 +79,94 @@ def _looks(
 ) -> tuple[Look, ...]:
     from appliance.experiment.metric_files import load_metrics
     from appliance.store.experiments import Experiments
-    from appliance.store.pool import connect
 
     metrics = load_metrics(options.metrics)
-    url, config = database_of(options)
 
-    async def taken() -> tuple[Look, ...]:
-        pool = await connect(url, config)
-        try:
-            store = Experiments(pool)
-            if name is not None:
-                await store.get(name)
-            return tuple(
-                [
-                    await _look(pool, experiment, await store.events(experiment.name), metrics)
-                    for experiment in await store.all()
-                    if chosen(experiment)
-                ]
+    async def taken(pool: Pool) -> tuple[Look, ...]:
+        store = Experiments(pool)
+        if name is not None:
+            await store.get(name)
+        return tuple(
+            [
+                await _kept(pool, store, experiment)
+                or await _look(
+                    pool,
+                    experiment,
+                    await store.events(experiment.name),
+                    metrics,
+                    needs_deciding=name is not None,
+                )
+                for experiment in await store.all()
+                if chosen(experiment)
+            ]
+        )
+
+    return read(options, taken)
+
+
+async def _kept(pool: Pool, store: Experiments, experiment: Experiment) -> Look | None:
+    """The report that it ended with, and what shipping has cost since; None of one that has not ended, or
+    whose report had nothing to tell or is of another version of this program."""
+    from appliance.experiment.report.aftermath import aftermath
+    from appliance.experiment.report.document import read_report
+    from appliance.experiment.report.page import moment
+    from appliance.experiment.shipping import shipped
+
+    kept = None
+    if experiment.state in ("stopped", "shipped"):
+        document = await store.report(experiment.name)
+        kept = None if document is None else read_report(document)
+    if kept is None:
+        return None
+    subject, analysis = kept
+    found = None
+    notes = [*subject.notes, f"As it was at {moment(subject.looked_at)}, when it was ended."]
+    for event in await store.events(experiment.name):
+        arm = None if event.arm is None else experiment.arm(event.arm)
+        if event.kind == "shipped" and arm is not None:
+            found = await shipped(
+                pool, experiment.character, arm.version, arm=arm.name, at=event.at
             )
-        finally:
-            pool.terminate()
-
-    return asyncio.run(taken())
+            notes += aftermath(subject, analysis, found)
+    subject = replace(
+        subject,
+        state=experiment.state,
+        stopped_at=experiment.stopped_at,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    return Look(experiment=experiment, subject=subject, analysis=analysis, shipped=found)
 
 
 async def _look(
-    pool: Pool, experiment: Experiment, events: tuple[ExperimentEvent, ...], metrics: object
+    pool: Pool,
+    experiment: Experiment,
+    events: tuple[ExperimentEvent, ...],
+    metrics: Metrics,
+    *,
+    needs_deciding: bool,
 ) -> Look:
     from appliance.experiment.analysis import analyse
     from appliance.experiment.findings import Plan
-    from appliance.experiment.measuring import measure
-    from appliance.experiment.metric_files import Metrics
-    from appliance.experiment.stats.looks import Looks
+    from appliance.experiment.measuring import NobodyYet, measure
 
-    assert isinstance(metrics, Metrics)
+    if needs_deciding:
+        _refuse_lacking(experiment, metrics)
     subject = _subject(experiment, events)
     try:
         found = await measure(pool, experiment, metrics)
-    except InvalidRequest as nothing:
+    except NobodyYet as nothing:
         return Look(experiment=experiment, subject=subject, lacks=nothing.message)
-    settings = experiment.options
-    plan = Plan(
-        deciding=settings.primary,
-        hours=settings.days * HOURS_A_DAY,
-        minimum_effect=settings.minimum_effect,
-        looks=Looks(settings.looks),
-    )
-    return Look(experiment=experiment, subject=subject, analysis=analyse(found, plan))
+    analysis = analyse(found, Plan.of(experiment.options))
+    return Look(experiment=experiment, subject=subject, analysis=analysis)
+
+
+def _refuse_lacking(experiment: Experiment, metrics: Metrics) -> None:
+    lacking = [name for name in experiment.options.primary if name not in metrics.by_name]
+    if lacking:
+        raise InvalidRequest(
+            f"{experiment.name} is decided by {', '.join(lacking)}, which the program does not measure: "
+            "say --metrics, with the folder that declares it"
+        )
 
 
 def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Subject:
@@ -148,23 +196,3 @@ def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Sub
             if event.kind == "paused"
         ),
     )
-
-
-def database_of(options: argparse.Namespace) -> tuple[str, DatabaseConfig]:
-    """The address of the appliance's database, and settings for long questions."""
-    import msgspec
-
-    from appliance.cli.postgres import with_own_postgres
-    from appliance.config import DatabaseConfig
-    from appliance.credentials import load_as_service
-    from appliance.dbops.cluster.cluster import socket_url
-
-    if options.config is not None:
-        database = with_own_postgres(load_as_service(options.config)).database
-    else:
-        from appliance.cli.demo_paths import demo_paths
-
-        database = DatabaseConfig(url=socket_url(demo_paths(options.data_dir).postgres_dir))
-    assert database.url is not None
-    patient = msgspec.structs.replace(database, statement_timeout_ms=STATEMENT_TIMEOUT_MS)
-    return database.url, patient

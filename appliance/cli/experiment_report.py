@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from appliance.cli.admin_client import ask
@@ -22,9 +22,6 @@ from appliance.cli.experiment_options import (
 from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import ApplianceError, InvalidRequest
 
-if TYPE_CHECKING:
-    from appliance.experiment.report.subject import Subject
-
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHIP_TIMEOUT_S = 300.0
@@ -32,7 +29,10 @@ SHIP_TIMEOUT_S = 300.0
 
 def add_report(kinds: Subparsers) -> None:
     """The options of `report`."""
-    parser = kinds.add_parser("report", help="did it help, how sure is that, what does it cost")
+    parser = kinds.add_parser(
+        "report",
+        help="did it help, how sure is that, what does it cost; also of one that has ended",
+    )
     add_name(parser)
     parser.add_argument(
         "--page", type=Path, default=None, metavar="FILE", help="write it as one HTML page"
@@ -58,6 +58,9 @@ def add_ship(kinds: Subparsers) -> None:
     parser.add_argument(
         "--confirm", metavar="LABEL", help="`production` again, where the label is protected"
     )
+    parser.add_argument(
+        "--anyway", action="store_true", help="also an arm that is paused or harms, or is in doubt"
+    )
     add_who_and_why(parser)
     add_metrics(parser)
     add_common(parser)
@@ -65,25 +68,29 @@ def add_ship(kinds: Subparsers) -> None:
 
 def run_report(options: argparse.Namespace) -> int:
     """Print the report, or write it; returns the exit code."""
+    import msgspec
+
     from appliance.experiment.report.document import report_text
     from appliance.experiment.report.page import report_page
 
     found = look(options)
-    if found.analysis is None:
+    analysis = found.analysis
+    if analysis is None:
         raise InvalidRequest(found.lacks or "")
-    subject = _priced(options, found)
+    if found.shipped is None:
+        found = _priced(options, found)
     if options.page is not None:
-        options.page.write_text(report_page(subject, found.analysis), encoding="utf-8")
+        options.page.write_text(report_page(found.subject, analysis), encoding="utf-8")
     if options.json:
-        print(as_json(_document(replace(found, subject=subject))))
+        print(as_json({**_document(found), "shipped": msgspec.to_builtins(found.shipped)}))
     else:
-        print(visible(report_text(subject, found.analysis)), end="")
+        print(visible(report_text(found.subject, analysis)), end="")
     return 0
 
 
 def run_stop(options: argparse.Namespace) -> int:
     """Stop it, with its report where there is anything to report; returns the exit code."""
-    body = {"report": _document(look(options)), **who_and_why(options)}
+    body = {"report": _document(_priced(options, look(options))), **who_and_why(options)}
     answer = ask(options, "POST", address(options, "/stop"), body)
     name = options.name
     print(as_json(answer) if options.json else f"{name}: stopped; open chats keep their version")
@@ -96,15 +103,37 @@ def run_ship(options: argparse.Namespace) -> int:
         raise InvalidRequest(
             f"--confirm names {options.confirm!r}, the label is 'production': nothing is done"
         )
+    found = look(options)
+    if not options.anyway:
+        _refuse_harm(options, found)
     body = {
         "arm": options.arm,
-        "report": _document(look(options)),
+        "report": _document(_priced(options, found)),
         "confirmed": options.confirm is not None,
         **who_and_why(options),
     }
     answer = ask(options, "POST", address(options, "/ship"), body, timeout_s=SHIP_TIMEOUT_S)
     print(as_json(answer) if options.json else visible(_shipped(options, answer)))
     return 0
+
+
+def _refuse_harm(options: argparse.Namespace, found: Look) -> None:
+    from appliance.experiment.findings import Verdict
+
+    told = []
+    arm = found.experiment.arm(options.arm)
+    if arm is not None and arm.paused_at is not None:
+        told.append("is paused")
+    for result in () if found.analysis is None else found.analysis.results:
+        if result.arm == options.arm and result.verdict is Verdict.HARMS:
+            told.append("harms")
+        if result.arm == options.arm and result.verdict is Verdict.VOID:
+            told.append("cannot be judged: the split is wrong")
+    if told:
+        raise InvalidRequest(
+            f"arm {options.arm} {' and '.join(told)} (appliance experiment report {options.name}): "
+            "nothing is done; --anyway ships it"
+        )
 
 
 def _document(found: Look) -> dict[str, Any]:
@@ -116,10 +145,10 @@ def _document(found: Look) -> dict[str, Any]:
     return report_document(found.subject, found.analysis)
 
 
-def _priced(options: argparse.Namespace, found: Look) -> Subject:
-    """The subject, with what shipping would cost where an appliance runs that can say so."""
+def _priced(options: argparse.Namespace, found: Look) -> Look:
+    """The look, with what shipping would cost where an appliance runs that can say so."""
     told = []
-    for arm in found.experiment.arms[1:]:
+    for arm in found.experiment.arms:
         try:
             answer = ask(
                 options,
@@ -131,7 +160,7 @@ def _priced(options: argparse.Namespace, found: Look) -> Subject:
             told.append((arm.name, f"What shipping costs the cache is not known: {error.message}."))
             continue
         told.append((arm.name, _cost(answer["cost"]) or "Its prompts are production's already."))
-    return replace(found.subject, shipping=tuple(told))
+    return replace(found, subject=replace(found.subject, shipping=tuple(told)))
 
 
 def _shipped(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
@@ -148,7 +177,8 @@ def _cost(cost: Mapping[str, Any] | None) -> str | None:
     if cost is None or cost["change"] is None:
         return None
     return (
-        "Shipped, new chats compute the new front once; "
+        f"Shipped, new chats compute the new front once "
+        f"({cost['tokens_after'] - cost['change']['position']:,} tokens); "
         f"{counted(cost['live'], 'live chat')} keep their version, and would compute "
         f"{cost['tokens_to_recompute']:,} tokens again if they were moved."
     )

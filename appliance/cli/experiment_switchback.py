@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from appliance.cli.experiment_look import database_of
+from appliance.cli.experiment_database import read
 from appliance.cli.experiment_options import add_common
 from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from appliance.experiment.switching import Switching
+    from appliance.store.pool import Pool
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -50,27 +50,21 @@ def run_switchback(options: argparse.Namespace) -> int:
 
 def _compared(options: argparse.Namespace) -> Switching:
     from appliance.experiment.switching import compare_by_turns
-    from appliance.store.pool import connect
 
     since = _time(options.since)
     if not 0 <= options.warm_up <= 24 * 60:
         raise InvalidRequest(f"--warm-up: {options.warm_up:g} is not 0 to 1440 minutes")
-    url, config = database_of(options)
 
-    async def compared() -> Switching:
-        pool = await connect(url, config)
-        try:
-            return await compare_by_turns(
-                pool,
-                options.character,
-                (options.before, options.after),
-                since=since,
-                warm_up=timedelta(minutes=options.warm_up),
-            )
-        finally:
-            pool.terminate()
+    async def compared(pool: Pool) -> Switching:
+        return await compare_by_turns(
+            pool,
+            options.character,
+            (options.before, options.after),
+            since=since,
+            warm_up=timedelta(minutes=options.warm_up),
+        )
 
-    return asyncio.run(compared())
+    return read(options, compared)
 
 
 def _time(text: str | None) -> datetime | None:

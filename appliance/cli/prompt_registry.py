@@ -205,6 +205,12 @@ def _history(answer: Mapping[str, Any]) -> str:
             f"  {_short(version['version'])}  {when(version['created_at'])}  {version['author']}: "
             f"{_line(version['message'])}" + (f"  <- {labels}" if labels else "")
         )
+        lines += [
+            f"    shipped {when(one['at'])} as arm {one['arm']} of experiment {one['experiment']}; why: "
+            f"appliance experiment report {one['experiment']}"
+            for one in answer["shipped"]
+            if one["version"] == version["version"]
+        ]
     lines.append("labels moved")
     # Newest first: what stood before a move is further down.
     is_protected: dict[str, bool] = {}

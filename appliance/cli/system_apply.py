@@ -15,17 +15,15 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from appliance.cli.system_files import Link, Wanted
+from appliance.cli.system_files import DROP_IN_HEAD, Link, Wanted
 from appliance.cli.system_plan import Command, Found, Own, Remove, Step, Write
 from appliance.durable import replace_file
 from appliance.errors import ConfigError
 
 ROOT = Path("/")
 COMMAND_TIMEOUT_S = 900.0
-DROP_INS = ("listen.conf", "network.conf", "gpu.conf")
-"""Of `system_files.py`; others (`systemctl edit` makes override.conf) are the operator's own."""
-
-UNIT_PATTERNS = ("appliance*.service", "appliance*.socket", "appliance*.timer", "appliance*.target")
+OURS = ("\nDescription=Chat appliance", f"{DROP_IN_HEAD} ")
+"""What a unit and a drop-in of any version say; all else beside them is the operator's own."""
 
 
 def look(root: Path, wanted: Iterable[Wanted]) -> Mapping[Path, Found]:
@@ -46,12 +44,23 @@ def look(root: Path, wanted: Iterable[Wanted]) -> Mapping[Path, Found]:
 
 
 def installed_units(root: Path, units: Path) -> set[Path]:
-    """Every unit, drop-in and link that an installation made in the folder `units`."""
+    """Every unit, drop-in and link that an installation of any version made in the folder `units`."""
     folder = below(root, units)
-    found = {path for pattern in UNIT_PATTERNS for path in folder.glob(pattern)}
-    found |= {path for name in DROP_INS for path in folder.glob(f"appliance*.d/{name}")}
-    found |= {path for pattern in UNIT_PATTERNS for path in folder.glob(f"*.wants/{pattern}")}
-    return {ROOT / path.relative_to(root) for path in found if path.is_file() or path.is_symlink()}
+    units_there = {path for path in folder.glob("appliance*") if path.is_file()}
+    found = {path for path in units_there if _is_ours(path)}
+    found |= {path for path in folder.glob("appliance*.d/*.conf") if _is_ours(path)}
+    others = {path.name for path in units_there - found}
+    found |= {
+        path
+        for path in folder.glob("*.wants/appliance*")
+        if path.is_symlink() and Path(os.readlink(path)).name not in others
+    }
+    return {ROOT / path.relative_to(root) for path in found}
+
+
+def _is_ours(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return any(mark in text for mark in OURS)
 
 
 def carry_out(root: Path, step: Step) -> None:

@@ -31,6 +31,8 @@ COMMAND = Path("/usr/local/bin/appliance")
 SERVER_UNIT = "appliance-server.service"
 POSTGRES_UNIT = "appliance-postgres.service"
 _BACKUP = "appliance-db-backup"
+DROP_IN_HEAD = "# Written by `appliance system install`"
+"""How a drop-in begins that depends on the configuration; others are the operator's own."""
 
 
 class Owner(Enum):
@@ -127,7 +129,7 @@ def _networked(config: Config) -> Iterable[str]:
     """The services that have to reach another machine, or a collector on this one."""
     names: list[str] = []
     if config.database.url is not None and not _is_unix(config.database.url):
-        names += ["server", "db-status"]
+        names += ["server", "db-status", "experiment-check"]
     if config.traces.endpoint is not None:
         names += ["server", "engine@"]
     return dict.fromkeys(names)
@@ -153,12 +155,15 @@ def _gpu() -> File:
     return _drop_in("appliance-engine@.service", "gpu", "a GPU", lines)
 
 
+GPU_CONTROL = Path("/dev/nvidiactl")
+"""Is there where a GPU's driver is."""
+
 GPU_NODES = ("char-nvidia", "char-nvidia-frontend", "char-nvidia-uvm", "char-nvidia-caps")
 """The driver's names in /proc/devices; which there are depends on its version."""
 
 
 def _drop_in(unit: str, name: str, cause: str, lines: list[str]) -> File:
-    head = f"# Written by `appliance system install` for {cause}; changes here are lost."
+    head = f"{DROP_IN_HEAD} for {cause}; changes here are lost."
     return File(path=UNITS / f"{unit}.d" / f"{name}.conf", text="\n".join([head, *lines]) + "\n")
 
 

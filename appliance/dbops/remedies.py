@@ -52,6 +52,13 @@ def drop_table(schema: str, name: str) -> str:
     return f"DROP TABLE {identifier(schema, name)}"
 
 
+def set_setting(name: str, value: str | None) -> str:
+    """A setting of the whole server, from the next reload on; None takes it out again."""
+    if value is None:
+        return f"ALTER SYSTEM RESET {name}"
+    return f"ALTER SYSTEM SET {name} = {literal(value)}"
+
+
 def count_database_age(major: int) -> str:
     """Have a database's age follow from its relations', and with it the server's limits."""
     if major >= ONLY_DATABASE_STATS_SINCE:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.experiment.findings import (
     Analysis,
@@ -19,7 +21,7 @@ from appliance.experiment.findings import (
     Reading,
     Verdict,
 )
-from appliance.experiment.metric import Direction, Metric, Shape
+from appliance.experiment.metric import Direction, Metric
 from appliance.experiment.samples import Measured, Observations, Sums, Users
 from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
 from appliance.experiment.stats.estimates import Estimate, estimates, raw_estimate, variance_kept
@@ -44,7 +46,7 @@ def analyse(measured: Measured, plan: Plan) -> Analysis:
     A metric without data, an arm without users and too few of them give findings that say so.
     """
     users = measured.users
-    ratio = sample_ratio(users.counts, users.shares)
+    ratio = sample_ratio(users.spans)
     looks = Looks.ANY if measured.hours < plan.hours else plan.looks
     compared = [
         _compared(source, users, place, plan)
@@ -73,7 +75,10 @@ def analyse(measured: Measured, plan: Plan) -> Analysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """A metric's estimates in one arm and the control; `lacks` says why there are none."""
+    """A metric's estimates in one arm and the control; `lacks` says why there are none.
+
+    `shares` are those of the two of all users, `planned` the users of both that were planned.
+    """
 
     metric: Metric
     arm: str
@@ -84,7 +89,8 @@ class _Compared:
     control: Estimate | None = None
     treatment: Estimate | None = None
     variance_kept: float | None = None
-    shares: tuple[float, float] = (0.5, 0.5)
+    shares: tuple[float, float]
+    planned: float
 
     @property
     def has_ratio(self) -> bool:
@@ -103,32 +109,39 @@ class _Compared:
 
 
 def _compared(source: Sums | Observations, users: Users, place: int, plan: Plan) -> _Compared:
+    shares = users.shares[0], users.shares[place]
     base = _Compared(
         metric=source.metric,
         arm=users.arms[place],
         decides=source.metric.name in plan.deciding,
-        shares=(users.shares[0], users.shares[place]),
+        shares=shares,
+        planned=plan.users * sum(shares),
     )
-    counts = users.counts[0], users.counts[place]
+    chosen = users.in_arm(0, place), users.in_arm(place, 0)
+    counts = int(chosen[0].sum()), int(chosen[1].sum())
     if min(counts) < 2:
-        empty = [users.arms[at] for at in (0, place) if users.counts[at] < 2]
+        empty = [users.arms[at] for at, count in zip((0, place), counts, strict=True) if count < 2]
         return replace(base, lacks=f"no users in {' and '.join(empty)} yet")
     if source.is_empty:
         return replace(base, lacks="nothing was measured yet")
     base = replace(base, is_early=min(counts) < USERS_MIN)
     if isinstance(source, Observations):
-        return _of_observations(base, source, users, place)
-    return _of_sums(base, source, users, place)
+        return _of_observations(base, source, users, chosen)
+    return _of_sums(base, source, users, chosen)
 
 
-def _of_sums(base: _Compared, source: Sums, users: Users, place: int) -> _Compared:
-    rows = _rows(source)
-    chosen = [users.arm == 0, users.arm == place]
+Chosen: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.bool_]]
+"""Which users of the control are compared, and which of the arm."""
+
+
+def _of_sums(base: _Compared, source: Sums, users: Users, chosen: Chosen) -> _Compared:
+    rows = source.rows
     past = rows[:, 3:]
     if past.size and not all(past[arm].any() for arm in chosen):
         rows = rows[:, :2]
     arms = [Moments.of(rows[arm]) for arm in chosen]
-    lacking = [users.arms[at] for at, arm in ((0, arms[0]), (place, arms[1])) if not arm.mean[1]]
+    names = users.arms[0], base.arm
+    lacking = [name for name, arm in zip(names, arms, strict=True) if not arm.mean[1]]
     if lacking:
         return replace(base, lacks=f"nothing was measured in {' and '.join(lacking)} yet")
     control, treatment = estimates(*arms)
@@ -142,32 +155,21 @@ def _of_sums(base: _Compared, source: Sums, users: Users, place: int) -> _Compar
     )
 
 
-def _rows(source: Sums) -> Floats:
-    """(users, 2), or (users, 4) with a past: numerators and denominators."""
-    figures = [source.numerator, source.denominator]
-    if source.before is not None and source.before_denominator is not None:
-        is_mean = source.metric.shape is Shape.MEAN
-        figures += [
-            source.before,
-            np.ones_like(source.before) if is_mean else source.before_denominator,
-        ]
-    return np.stack(figures, axis=1)
-
-
-def _of_observations(base: _Compared, source: Observations, users: Users, place: int) -> _Compared:
+def _of_observations(
+    base: _Compared, source: Observations, users: Users, chosen: Chosen
+) -> _Compared:
     share = source.metric.quantile
     assert share is not None
-    arm_of_row = users.arm[source.user]
     found = []
-    for at in (0, place):
-        rows = (arm_of_row == at) & (source.count > 0)
+    for name, arm in zip((users.arms[0], base.arm), chosen, strict=True):
+        rows = arm[source.user] & (source.count > 0)
         if not rows.any():
-            return replace(base, lacks=f"nothing was measured in {users.arms[at]} yet")
+            return replace(base, lacks=f"nothing was measured in {name} yet")
         estimate = quantile_estimate(
             source.user[rows], source.value[rows], source.count[rows], share
         )
         if estimate is None:
-            return replace(base, lacks=f"too few users in {users.arms[at]} for p{100 * share:g}")
+            return replace(base, lacks=f"too few users in {name} for p{100 * share:g}")
         found.append(estimate)
     control, treatment = found
     return replace(
@@ -182,7 +184,7 @@ def _levels(compared: list[_Compared], plan: Plan, looks: Looks) -> dict[bool, f
     """The alpha of the intervals of metrics that decide (True), and of the others."""
     deciding = sum(item.decides for item in compared)
     p_values = [
-        float(p_value(contrast, looks, plan.users))
+        float(p_value(contrast, looks, item.planned))
         for item in compared
         if not item.decides and (contrast := item.judged_by) is not None
     ]
@@ -206,14 +208,14 @@ def _finding(item: _Compared, level: float, plan: Plan, looks: Looks, waits: boo
             value=item.shown[1],
             lacks="the same for every user" if any(item.shown) else "none in either arm",
         )
-    low, high = interval(contrast, looks, level, plan.users)
+    low, high = interval(contrast, looks, level, item.planned)
     early = item.is_early or waits
     return replace(
         base,
         reading=Reading.TOO_EARLY if early else _reading(low, high, item.metric.direction),
         control=item.shown[0],
         value=item.shown[1],
-        absolute=_effect(absolute(item.control, item.treatment), level, plan, looks),
+        absolute=_effect(absolute(item.control, item.treatment), level, item.planned, looks),
         relative=(
             Effect(
                 change=float(np.expm1(contrast.effect)),
@@ -224,7 +226,7 @@ def _finding(item: _Compared, level: float, plan: Plan, looks: Looks, waits: boo
             else None
         ),
         level=level,
-        p_value=float(p_value(contrast, looks, plan.users)),
+        p_value=float(p_value(contrast, looks, item.planned)),
         variance_kept=item.variance_kept,
         users_needed=_users_needed(item, level, plan),
         detectable=_detectable(contrast, float(high)) if item.has_ratio else None,
@@ -248,12 +250,13 @@ def _users_needed(item: _Compared, level: float, plan: Plan) -> int | None:
         looks=plan.looks,
         shares=item.shares,
         alpha=level,
+        users_planned=plan.users,
     )
     return ceil(planner.users_needed(plan.minimum_effect))
 
 
-def _effect(contrast: Contrast, level: float, plan: Plan, looks: Looks) -> Effect:
-    low, high = interval(contrast, looks, level, plan.users)
+def _effect(contrast: Contrast, level: float, planned: float, looks: Looks) -> Effect:
+    low, high = interval(contrast, looks, level, planned)
     return Effect(change=float(contrast.effect), low=float(low), high=float(high))
 
 
@@ -270,7 +273,7 @@ def _guard(item: _Compared, contrast: Contrast, plan: Plan) -> Guard | None:
     margin = item.metric.guardrail
     if margin is None:
         return None
-    low, high = interval(contrast, Looks.ANY, plan.alpha, plan.users)
+    low, high = interval(contrast, Looks.ANY, plan.alpha, item.planned)
     up_is_better = item.metric.direction is Direction.UP
     if item.has_ratio:
         ends = np.expm1(np.array([low, high])).tolist()

@@ -35,6 +35,11 @@ def unit_of(tenant: str, user: str | None) -> bytes:
     return _framed(tenant) + len(encoded).to_bytes(4, "little") + encoded
 
 
+def tester_of(tenant: str, user: str | None) -> str:
+    """A user as `overrides` name one; `appliance.is_tester` of the database says the same."""
+    return f"{tenant}/{user}" if user else tenant
+
+
 def _place(salt: bytes, unit: bytes) -> bytes:
     """The place of a user under a framed salt, as bytes: compared as they are, they are in its order."""
     return sha256(salt + unit).digest()
@@ -89,9 +94,9 @@ class Assigner:
     def arm(self, tenant: str, user: str | None) -> Arm | None:
         """The arm of a user; None for one who is not in the experiment, or whose arm is paused."""
         if self.overrides:
-            fixed = self.overrides.get(user or tenant)
+            fixed = self.overrides.get(tester_of(tenant, user))
             if fixed is not None:
-                return fixed
+                return None if fixed.paused_at is not None else fixed
         unit = unit_of(tenant, user)
         if not self.takes(unit):
             return None

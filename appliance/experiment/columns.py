@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.database_failure import QueryAtFault
 from appliance.errors import InvalidRequest
 from appliance.store.pool import Connection
 
@@ -25,9 +26,13 @@ Columns = Mapping[str, NDArray[np.float64]]
 async def read_columns(connection: Connection, origin: str, query: str, name: str) -> Columns:
     """The columns of a query whose one parameter is the experiment's name, each as float64.
 
-    Raises InvalidRequest naming `origin` for a column that is no number, or a value that is null.
+    Raises InvalidRequest naming `origin` for a query that PostgreSQL refuses or that divides by zero,
+    a column that is no number, or a value that is null.
     """
-    prepared = await connection.prepare(query)
+    try:
+        prepared = await connection.prepare(query)
+    except QueryAtFault as error:
+        raise InvalidRequest(f"{origin}: {error}") from error
     attributes = prepared.get_attributes()
     for attribute in attributes:
         if attribute.type.name not in _TYPES:
@@ -38,7 +43,10 @@ async def read_columns(connection: Connection, origin: str, query: str, name: st
     if len(set(names)) < len(names):
         raise InvalidRequest(f"{origin}: two columns have the same name")
     sink = io.BytesIO()
-    await connection.copy_from_query(query, name, output=sink, format="binary")
+    try:
+        await connection.copy_from_query(query, name, output=sink, format="binary")
+    except QueryAtFault as error:
+        raise InvalidRequest(f"{origin}: {error}") from error
     fields: list[tuple[str, str]] = [("", ">i2")]
     for number, attribute in enumerate(attributes):
         fields += [(f"length {number}", ">i4"), (attribute.name, _TYPES[attribute.type.name])]

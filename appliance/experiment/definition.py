@@ -20,6 +20,8 @@ from appliance.store.experiment_records import Arm, Experiment, Options
 ARMS_MAX = 16
 DAYS_MAX = 90
 OVERRIDES_MAX = 10_000
+USERS_PLANNED_MIN = 200
+USERS_PLANNED_MAX = 1_000_000_000
 SHARES_SUM_TOLERANCE = 1e-6
 DEFINITION_BYTES_MAX = 1 << 20
 
@@ -38,7 +40,11 @@ class ArmDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An experiment; the first arm is the control. Without a `layer` it is the character's own."""
+    """An experiment; the first arm is the control. Without a `layer` it is the character's own.
+
+    `overrides` name `tenant/user`, or a tenant whose application tells no users. `users` of all arms are
+    expected (`appliance experiment plan` says how many are needed): there the intervals are narrowest.
+    """
 
     name: str
     hypothesis: Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -55,6 +61,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     primary: list[str] = msgspec.field(default_factory=list)
     minimum_effect: _Share = 0.05
     looks: Literal["any", "planned"] = "any"
+    users: Annotated[int, Meta(ge=USERS_PLANNED_MIN, le=USERS_PLANNED_MAX)] = 2_000
     warm_up_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 10
     before_days: Annotated[int, Meta(ge=0, le=DAYS_MAX)] = 14
     days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] = 14
@@ -185,6 +192,7 @@ def experiment_of(
             primary=tuple(definition.primary),
             minimum_effect=definition.minimum_effect,
             looks=definition.looks,
+            users=definition.users,
             warm_up_minutes=definition.warm_up_minutes,
             before_days=definition.before_days,
             days=definition.days,

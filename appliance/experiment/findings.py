@@ -12,6 +12,9 @@ from appliance.experiment.metric import Metric
 from appliance.experiment.stats.guardrail import Guard
 from appliance.experiment.stats.looks import Looks
 from appliance.experiment.stats.sample_ratio import SampleRatio
+from appliance.store.experiment_records import Options
+
+HOURS_A_DAY = 24.0
 
 
 class Reading(Enum):
@@ -125,6 +128,17 @@ class Plan:
     minimum_effect: float = 0.05
     looks: Looks = Looks.ANY
     alpha: float = 0.05
+
+    @classmethod
+    def of(cls, options: Options) -> Plan:
+        """As an experiment was created."""
+        return cls(
+            deciding=options.primary,
+            hours=options.days * HOURS_A_DAY,
+            users=options.users,
+            minimum_effect=options.minimum_effect,
+            looks=Looks(options.looks),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

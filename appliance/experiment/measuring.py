@@ -1,6 +1,6 @@
 """Measures an experiment: runs the metrics' queries over one moment of the ledger.
 
-Owns the transaction and the order of rows. Never: judges what it finds, or writes anything.
+Owns the transaction and the order of rows. Never: judges what it finds, or keeps anything.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
+from math import inf
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,10 @@ from appliance.errors import InvalidRequest
 from appliance.experiment.columns import Columns, read_columns
 from appliance.experiment.metric import Metric, Shape
 from appliance.experiment.metric_files import Metrics, source_of
-from appliance.experiment.samples import Measured, Observations, Sums, Users
+from appliance.experiment.samples import Measured, Observations, Sums, Users, time_of
 from appliance.named_sql import read_queries
-from appliance.store.experiment_records import Experiment
+from appliance.store.experiment_records import Arm, Experiment
+from appliance.store.experiments import store_draft
 from appliance.store.pool import Connection, Pool, acquired
 
 QUERIES = read_queries("appliance.experiment", "measuring")
@@ -29,31 +32,58 @@ TIMEOUT_S = 600.0
 REPLIES = "replies"
 """The file of queries that counts the tokens of the first minutes, too."""
 
-_STEP = 0.01
-"""Of the logarithm: observations are rounded to it."""
+
+class NobodyYet(InvalidRequest):
+    """There is nobody to measure, which is no fault of anything."""
 
 
 async def measure(pool: Pool, experiment: Experiment, metrics: Metrics) -> Measured:
     """All figures of an experiment that has started.
 
-    Raises InvalidRequest for a draft, when nobody is in it, and for a metric's query that is at fault;
-    TimeoutError.
+    Raises NobodyYet for a draft, and when nobody is in it; InvalidRequest for a metric's query that is at
+    fault; TimeoutError.
     """
     if experiment.started_at is None:
-        raise InvalidRequest(f"{experiment.name} has not started: there is nothing to measure")
+        raise NobodyYet(f"{experiment.name} has not started: there is nothing to measure")
     async with asyncio.timeout(TIMEOUT_S), _moment(pool) as connection:
-        users = await _users(connection, experiment)
-        files = {
-            name: await read_columns(connection, f"{name}.sql", sql, experiment.name)
-            for name, sql in metrics.sql.items()
-        }
+        return await measure_on(connection, experiment, metrics)
+
+
+async def measure_history(pool: Pool, draft: Experiment, metrics: Metrics) -> Measured:
+    """What users of a draft's character did before it: what it is planned from.
+
+    The queries are those of any experiment, so the draft is stored for them, under a name of its own, in
+    a transaction that is undone. Raises NobodyYet where nobody opened a chat, and as `measure` does.
+    """
+    unseen = replace(draft, name=f"plan-{uuid4().hex}")
+    async with asyncio.timeout(TIMEOUT_S), acquired(pool) as connection:
+        transaction = connection.transaction(isolation="repeatable_read")
+        await transaction.start()
+        try:
+            # Its arms would have to name versions that are stored; nobody has been in one.
+            await store_draft(connection, replace(unseen, arms=()), author="plan", message="plan")
+            return await measure_on(connection, unseen, metrics)
+        finally:
+            await transaction.rollback()
+
+
+async def measure_on(connection: Connection, experiment: Experiment, metrics: Metrics) -> Measured:
+    """All figures at the moment that a connection's transaction sees; of a draft, those of the time
+    before it: as if it had begun as long ago as it is to last, and all were in its control arm."""
+    await connection.execute(QUERIES["settings"])
+    span = await connection.fetchrow(QUERIES["span"], experiment.name)
+    assert span is not None
+    users = await _users(connection, experiment)
+    files = {
+        name: await read_columns(connection, f"{name}.sql", sql, experiment.name)
+        for name, sql in metrics.sql.items()
+    }
     count = len(users.arm)
-    ended = experiment.stopped_at or datetime.now(UTC)
     return Measured(
         users=users,
         sums=tuple(_sums(metric, files, count) for metric in _of(metrics, Shape.MEAN, Shape.RATIO)),
         observations=tuple(_observations(one, files) for one in _of(metrics, Shape.QUANTILE)),
-        hours=(ended - experiment.started_at).total_seconds() / 3600,
+        hours=(span["ends"] - span["begins"]).total_seconds() / 3600,
         warm_up_minutes=experiment.options.warm_up_minutes,
         warm_up_hit_ratio=_cold(users, files[REPLIES]),
     )
@@ -70,7 +100,6 @@ async def _moment(pool: Pool) -> AsyncIterator[Connection]:
         acquired(pool) as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        await connection.execute(QUERIES["settings"])
         yield connection
 
 
@@ -80,7 +109,12 @@ async def _users(connection: Connection, experiment: Experiment) -> Users:
     assert apart is not None
     person = people["person"].astype(np.int64)
     if not len(person):
-        raise InvalidRequest(
+        if experiment.started_at is None:
+            raise NobodyYet(
+                f"nobody opened a chat with {experiment.character} in the last "
+                f"{experiment.options.days} days: there is nothing to plan from"
+            )
+        raise NobodyYet(
             f"{experiment.name}: nobody has had a prompt of it yet: "
             f"{apart['conversations']} conversations were opened in it, {apart['exposed']} had a turn, "
             f"{apart['testers']} users are there by an override, {apart['crossed']} in two arms"
@@ -93,8 +127,15 @@ async def _users(connection: Connection, experiment: Experiment) -> Users:
         shares=tuple(one.share for one in experiment.arms),
         arm=arm,
         exposed_at=at,
+        paused_at=tuple(_paused_s(experiment, one) for one in experiment.arms),
         crossed=apart["crossed"],
     )
+
+
+def _paused_s(experiment: Experiment, arm: Arm) -> float:
+    if experiment.started_at is None or arm.paused_at is None:
+        return inf
+    return (arm.paused_at - experiment.started_at).total_seconds()
 
 
 def _sums(metric: Metric, files: dict[str, Columns], count: int) -> Sums:
@@ -147,9 +188,8 @@ def _observations(metric: Metric, files: dict[str, Columns]) -> Observations:
     return Observations(
         metric=metric,
         user=found["person"].astype(np.int32),
-        value=np.exp(found["step"] * _STEP) - 1,
+        value=time_of(found["step"]),
         count=found["count"].astype(np.int64),
-        period=found["period"].astype(np.int32),
     )
 
 

@@ -82,16 +82,15 @@ def load_metrics(own: Path | None = None) -> Metrics:
 
     Raises ConfigError naming the file and the entry.
     """
-    found = _read(resources.files("appliance.experiment") / "metrics", "metrics")
+    found = _read(resources.files("appliance.experiment") / "metrics", "metrics", {})
     if own is None:
         return found
-    more = _read(own, str(own))
-    for name in more.sql.keys() & found.sql.keys():
-        raise ConfigError(f"{own}/{name}.sql: the program has a file of this name; take another")
+    more = _read(own, str(own), found.sql)
     return Metrics(by_name={**found.by_name, **more.by_name}, sql={**found.sql, **more.sql})
 
 
-def _read(folder: Traversable, origin: str) -> Metrics:
+def _read(folder: Traversable, origin: str, known: Mapping[str, str]) -> Metrics:
+    """The metrics of a folder, which may be over figures of the files that are `known`."""
     file = f"{origin}/{METRICS_FILE}"
     try:
         value = yaml.safe_load((folder / METRICS_FILE).read_text(encoding="utf-8"))
@@ -103,23 +102,31 @@ def _read(folder: Traversable, origin: str) -> Metrics:
         raise ConfigError(f"{file}: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error.message}") from error
+    names = [metric.name for metric in metrics]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{file}: {name} is declared {names.count(name)} times")
     sources = {source_of(metric.numerator)[0] for metric in metrics}
     sources |= {source_of(metric.denominator)[0] for metric in metrics if metric.denominator}
     return Metrics(
         by_name={metric.name: metric for metric in metrics},
-        sql={name: _sql(folder, origin, name) for name in sorted(sources)},
+        sql={name: _sql(folder, origin, name, known) for name in sorted(sources)},
     )
 
 
-def _sql(folder: Traversable, origin: str, name: str) -> str:
+def _sql(folder: Traversable, origin: str, name: str, known: Mapping[str, str]) -> str:
+    path = folder / f"{name}.sql"
+    if name in known:
+        if path.is_file():
+            raise ConfigError(
+                f"{origin}/{name}.sql: the program has a file of this name; take another"
+            )
+        return known[name]
     try:
-        return (folder / f"{name}.sql").read_text(encoding="utf-8").rstrip().removesuffix(";")
-    except OSError as error:
-        if origin != "metrics":
-            shared = resources.files("appliance.experiment") / "metrics" / f"{name}.sql"
-            if shared.is_file():
-                return shared.read_text(encoding="utf-8").rstrip()
-        raise ConfigError(f"{origin}/{name}.sql: {error.strerror}") from error
+        return path.read_text(encoding="utf-8").rstrip().removesuffix(";")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{origin}/{name}.sql: {why}") from error
 
 
 def source_of(reference: str) -> tuple[str, str]:

@@ -5,12 +5,27 @@ Arrays only, a row a user. Never: a user's name, an SQL statement, or a judgemen
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.experiment.metric import Metric, Shape
+
+STEP = 0.01
+"""Of the logarithm of a time in ms and one more: times are rounded to it (`appliance.time_step`)."""
+
+
+def steps_of(time_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Times as the ledger's queries give them."""
+    return np.round(np.log1p(time_ms) / STEP)
+
+
+def time_of(steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In ms again, each within 0.5 % of itself and a millisecond."""
+    return np.expm1(steps * STEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,25 +34,53 @@ class Users:
 
     `arms` are the arms' names, the control arm first, `shares` the share of users that each was to get
     (they sum to 1). `arm[row]` is a place in `arms`. `exposed_at[row]` is when the user first saw what
-    differs, in seconds since the start of the experiment. `crossed` are users left out because they
-    appeared in two arms.
+    differs, in seconds since the start of the experiment; `paused_at[place]` when its arm was paused, on
+    the same scale (infinite: it was not). `crossed` are users left out because they appeared in two arms.
     """
 
     arms: tuple[str, ...]
     shares: tuple[float, ...]
     arm: NDArray[np.int16]
     exposed_at: NDArray[np.float64]
+    paused_at: tuple[float, ...]
     crossed: int = 0
 
     def __post_init__(self) -> None:
-        assert len(self.arms) == len(self.shares) >= 2
+        assert len(self.arms) == len(self.shares) == len(self.paused_at) >= 2
         assert self.arm.shape == self.exposed_at.shape
         assert self.arm.ndim == 1
 
     @property
     def counts(self) -> tuple[int, ...]:
         """Users by arm."""
-        found = np.bincount(self.arm, minlength=len(self.arms))
+        return self._counts(np.ones(len(self.arm), dtype=np.bool_))
+
+    def in_arm(self, place: int, beside: int) -> NDArray[np.bool_]:
+        """The rows of an arm that came while another one let users in, too: who is compared with it.
+
+        Who came to one arm alone came at another time, when other things were so.
+        """
+        until = min(self.paused_at[place], self.paused_at[beside])
+        compared: NDArray[np.bool_] = (self.arm == place) & (self.exposed_at < until)
+        return compared
+
+    @property
+    def spans(self) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
+        """Of the time between two pauses each: users by arm, and the shares that these were to have."""
+        begins = -inf
+        for ends in sorted({*self.paused_at, inf}):
+            shares = [
+                share if paused >= ends else 0.0
+                for share, paused in zip(self.shares, self.paused_at, strict=True)
+            ]
+            is_open = np.array(shares) > 0
+            now = (self.exposed_at >= begins) & (self.exposed_at < ends) & is_open[self.arm]
+            begins, total = ends, sum(shares)
+            if total:
+                yield self._counts(now), tuple(share / total for share in shares)
+
+    def _counts(self, rows: NDArray[np.bool_]) -> tuple[int, ...]:
+        found = np.bincount(self.arm[rows], minlength=len(self.arms))
         return tuple(int(count) for count in found)
 
 
@@ -64,32 +107,34 @@ class Sums:
     @property
     def is_empty(self) -> bool:
         """Whether nothing at all was measured."""
-        return not self.denominator.any() or not (self.numerator.any() or self.has_events)
+        # A share of what has happened is measured where it is zero, too.
+        is_told = self.metric.shape is Shape.RATIO or self.numerator.any()
+        return not (is_told and self.denominator.any())
 
     @property
-    def has_events(self) -> bool:
-        """Whether what the numerator is a share of has happened: a zero over it is a measurement."""
-        return self.metric.shape is Shape.RATIO and bool(self.denominator.any())
+    def rows(self) -> NDArray[np.float64]:
+        """(users, 2), or (users, 4) with a past: numerators and denominators."""
+        figures = [self.numerator, self.denominator]
+        if self.before is not None and self.before_denominator is not None:
+            figures += [self.before, self.before_denominator]
+        return np.stack(figures, axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
     """A metric of the shape QUANTILE: `count` observations of `value` made of the user in row `user`.
 
-    Values are rounded to 1 %, so that there are few rows for each user. `period[i]` is the number of the
-    time slice the observations are of, counted from the start of the experiment, where the experiment
-    switches arms by time; else 0.
+    Values are rounded to 1 %, so that there are few rows for each user.
     """
 
     metric: Metric
     user: NDArray[np.int32]
     value: NDArray[np.float64]
     count: NDArray[np.int64]
-    period: NDArray[np.int32]
 
     def __post_init__(self) -> None:
         assert self.metric.shape is Shape.QUANTILE
-        assert self.user.shape == self.value.shape == self.count.shape == self.period.shape
+        assert self.user.shape == self.value.shape == self.count.shape
 
     @property
     def is_empty(self) -> bool:

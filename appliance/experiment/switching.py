@@ -14,6 +14,7 @@ import numpy as np
 
 from appliance.errors import InvalidRequest
 from appliance.experiment.findings import Effect
+from appliance.experiment.samples import time_of
 from appliance.experiment.stats.switchback import neighbours, period_values, switchback
 from appliance.named_sql import read_queries
 from appliance.store.pool import Pool, acquired
@@ -21,7 +22,9 @@ from appliance.store.pool import Pool, acquired
 QUERIES = read_queries("appliance.experiment", "switching")
 TIMEOUT_S = 600.0
 ALPHA = 0.05
-STEP = 0.01
+TIME_MS_MIN = 0.5
+"""What a time that is stored as 0 is taken for: a change is a share of something."""
+
 MEASURES = (
     ("ttft", 0.5, "Time to first token, median"),
     ("ttft", 0.95, "Time to first token, 95 of 100"),
@@ -97,7 +100,7 @@ async def compare_by_turns(
     for kind, share, title in MEASURES:
         mine = [row for row in rows if row["kind"] == kind]
         turns.append(
-            _turns(
+            turns_of(
                 title,
                 treated,
                 np.array([row["period"] for row in mine], dtype=np.int32),
@@ -111,7 +114,7 @@ async def compare_by_turns(
     )
 
 
-def _turns(
+def turns_of(
     title: str,
     treated: np.ndarray[tuple[int], np.dtype[np.bool_]],
     period: np.ndarray[tuple[int], np.dtype[np.int32]],
@@ -119,10 +122,12 @@ def _turns(
     count: np.ndarray[tuple[int], np.dtype[np.int64]],
     share: float,
 ) -> Turns:
+    """One time's change, from `count` replies in `step` of a `period` that is `treated` or not."""
     if not len(period):
         return Turns(title=title, blocks=0, effect=None)
     # Periods in which nobody wrote are as if they had not been.
-    present, value = period_values(period, np.exp(step * STEP), count, share)
+    times = np.maximum(time_of(step), TIME_MS_MIN)
+    present, value = period_values(period, times, count, share)
     block = neighbours(treated[present])
     paired = block >= 0
     contrast = switchback(block[paired], treated[present][paired], value[paired])

@@ -6,7 +6,13 @@ from aiohttp import web
 
 from appliance.errors import InvalidRequest
 from appliance.prompt.cards.reading import CARD_BYTES_MAX
-from appliance.server import character_routes, chat_routes, conversation_routes, ops_routes
+from appliance.server import (
+    character_routes,
+    chat_routes,
+    conversation_routes,
+    experiment_routes,
+    ops_routes,
+)
 from appliance.server.auth import Keys
 from appliance.server.body import refuse_announced_size
 from appliance.server.failures import error_response
@@ -70,6 +76,8 @@ def create_app(services: Services, keys: Keys) -> web.Application:
     app.router.add_get("/ready", ops_routes.ready)
     app.router.add_get("/health", ops_routes.health)
     app.router.add_get("/metrics", ops_routes.metrics)
+    app.router.add_get("/experiments", experiment_routes.to_list)
+    app.router.add_get("/experiments/{page:[^/]*}", experiment_routes.show)
     app.router.add_get("/v1/models", chat_routes.list_models)
     app.router.add_get("/v1/models/{model}", chat_routes.get_model)
     for path in ("/v1/characters", "/api/characters"):

@@ -18,6 +18,7 @@ from appliance.server.experiment_requests import (
     BODY_BYTES_MAX,
     CREATE,
     LINT,
+    PAGES,
     PAUSE,
     SHIP,
     START,
@@ -33,9 +34,9 @@ def add_experiment_routes(router: web.UrlDispatcher) -> None:
     """Everything under /experiments."""
     router.add_get("/experiments", _list)
     router.add_post("/experiments", _create)
+    router.add_put("/experiments", _draw)
     router.add_post("/experiments/lint", _lint)
     router.add_get("/experiments/{name}", _show)
-    router.add_get("/experiments/{name}/report", _report)
     router.add_get("/experiments/{name}/cost", _cost)
     router.add_post("/experiments/{name}/start", _start)
     router.add_post("/experiments/{name}/pause", _pause)
@@ -47,6 +48,13 @@ async def _list(request: web.Request) -> web.Response:
     """GET: every experiment, the newest first."""
     found = await _deeds(request).experiments.all()
     return _json({"experiments": [experiment_fields(experiment) for experiment in found]})
+
+
+async def _draw(request: web.Request) -> web.Response:
+    """PUT: what /experiments shows from now on."""
+    asked = await _body(request, PAGES)
+    request.app[SERVICES].experiment_pages.replace(asked.pages)
+    return _json({"pages": len(asked.pages)})
 
 
 async def _lint(request: web.Request) -> web.Response:
@@ -76,14 +84,6 @@ async def _show(request: web.Request) -> web.Response:
             "counts": [asdict(count) for count in counts],
         }
     )
-
-
-async def _report(request: web.Request) -> web.Response:
-    """GET: the report it was stopped or shipped with, null without one."""
-    store, name = _deeds(request).experiments, request.match_info["name"]
-    await store.get(name)
-    report = await store.report(name)
-    return _json({"report": None if report is None else msgspec.Raw(report.encode())})
 
 
 async def _cost(request: web.Request) -> web.Response:

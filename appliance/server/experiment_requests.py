@@ -10,7 +10,13 @@ from msgspec import Meta
 from appliance.experiment.definition import Definition
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
-"""A definition with its overrides, or a report."""
+"""A definition with its overrides, a report, or all pages."""
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """PUT /experiments: what the operator's pages show from now on, by the name in their address."""
+
+    pages: dict[str, str]
 
 
 class Lint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +64,7 @@ class Ship(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     confirmed: bool = False
 
 
+PAGES = msgspec.json.Decoder(Pages)
 LINT = msgspec.json.Decoder(Lint)
 CREATE = msgspec.json.Decoder(Create)
 START = msgspec.json.Decoder(Start)

@@ -66,16 +66,18 @@ async def _publish(request: web.Request) -> web.Response:
 
 
 async def _history(request: web.Request) -> web.Response:
-    """GET: versions, labels and what happened to them, newest first."""
+    """GET: versions, labels and what happened to them, newest first; which experiments shipped one."""
     registry, name = _services(request).catalog.registry, request.match_info["name"]
     versions = await registry.versions(name)
     labels, moves = await registry.labels(name), await registry.moves(name)
+    shipped = await _services(request).experimenting.experiments.shipped(name)
     return _json(
         {
             "name": name,
             "versions": [_without_name(version) for version in versions],
             "labels": [_without_name(label) for label in labels],
             "moves": [_without_name(move) for move in moves],
+            "shipped": [asdict(arm) for arm in shipped],
         }
     )
 

@@ -17,6 +17,7 @@ from appliance.chat.prompt_view import PromptView
 from appliance.chat.turn import Turns
 from appliance.config import Config
 from appliance.server.drain import Drain
+from appliance.server.experiment_pages import ExperimentPages
 from appliance.server.metrics import Metrics
 from appliance.server.readiness import Readiness
 from appliance.server.storage import Storage
@@ -48,6 +49,7 @@ class Services:
     storage: Storage
     tracer: Tracer = field(default_factory=NoTracer)
     streams: Streams = field(default_factory=Streams)
+    experiment_pages: ExperimentPages = field(default_factory=ExperimentPages)
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services", Services)

@@ -20,7 +20,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How an experiment is judged.
 
     `primary` are the metrics that decide. `minimum_effect` is the smallest change worth finding, as a
-    share of the control arm's value. `looks`: it is judged at any time, or once, after its `days`.
+    share of the control arm's value. `looks`: it is judged at any time, or once, after its `days`; at
+    any time by bounds that are narrowest where all arms together have `users`.
     Replies of the first `warm_up_minutes` say nothing of the cache:
     it is cold for what is new. `before_days` is how far back the past of a user is looked at.
     `differs_when_cut`: the prompts of the arms are the same until messages are cut.
@@ -29,6 +30,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     primary: tuple[str, ...] = ()
     minimum_effect: float = 0.05
     looks: Literal["any", "planned"] = "any"
+    users: int = 2_000
     warm_up_minutes: int = 10
     before_days: int = 14
     days: int = 14
@@ -39,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Arm:
     """One arm: its share of the users that are let in, and the version that their conversations get.
 
-    New conversations of a paused arm are made as if there were no experiment.
+    New conversations of a paused arm are made as if there were no experiment, those of testers too.
     """
 
     name: str
@@ -53,8 +55,8 @@ class Experiment:
     """An experiment on the versions of one character; the first arm is the control.
 
     [range_start, range_end) is its part of the layer, of whose users a share `coverage` is let in, from
-    its start on. `overrides` are users with a fixed arm, who are not judged by. `excludes` names
-    experiments whose users are left out.
+    its start on. `overrides` are users with a fixed arm, who are not judged by: `tenant/user`, or the
+    tenant where its application tells no users. `excludes` names experiments whose users are left out.
     """
 
     name: str
@@ -94,6 +96,16 @@ class ExperimentEvent:
     author: str
     message: str
     has_report: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedArm:
+    """An arm that was shipped: its version became `production`, with the experiment's report."""
+
+    experiment: str
+    arm: str
+    version: str
     at: datetime
 
 

@@ -16,6 +16,7 @@ from appliance.store.experiment_records import (
     ArmCounts,
     Experiment,
     ExperimentEvent,
+    ShippedArm,
     State,
     create_arguments,
     read_event,
@@ -28,6 +29,36 @@ from appliance.store.queries import load_queries
 QUERIES = load_queries("experiments")
 READ_RETRY_S = 2.0
 WRITE_RETRY_S = 10.0
+
+
+async def store_draft(
+    connection: Connection, experiment: Experiment, *, author: str, message: str
+) -> bool:
+    """Store a draft with its arms, in one statement; False where the name is taken."""
+    arguments = create_arguments(experiment, checked_author(author), checked_message(message))
+    return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+
+
+async def store_end(
+    connection: Connection,
+    name: str,
+    state: State,
+    *,
+    arm: str | None,
+    author: str,
+    message: str,
+    report: str | None,
+) -> bool:
+    """Stop an experiment, or note that an arm was shipped, with the report (JSON); False where it does
+    not run."""
+    assert state in ("stopped", "shipped")
+    ended = (name, state, arm, checked_author(author), checked_message(message), report)
+    return bool(await connection.fetchval(QUERIES["end_experiment"], *ended))
+
+
+def not_running(name: str, state: State) -> Conflict:
+    """Why an experiment cannot be ended."""
+    return Conflict(f"{name} does not run: only a running experiment can be {state}")
 
 
 class Experiments:
@@ -43,7 +74,11 @@ class Experiments:
 
     async def all(self) -> tuple[Experiment, ...]:
         """Every experiment, the newest first."""
-        return read_experiments(await self._fetch("experiments"))
+        return read_experiments(await self._fetch("experiments", False))
+
+    async def running(self) -> tuple[Experiment, ...]:
+        """Those that run and those they exclude: what each server asks again and again."""
+        return read_experiments(await self._fetch("experiments", True))
 
     async def get(self, name: str) -> Experiment:
         """One experiment; raises NotFound."""
@@ -63,6 +98,16 @@ class Experiments:
         rows = await self._fetch("experiment_report", name)
         return rows[0]["report"] if rows else None
 
+    async def shipped(self, character: str) -> tuple[ShippedArm, ...]:
+        """The arms that experiments made a character's `production`, the newest first."""
+        rows = await self._fetch("shipped_arms", character)
+        return tuple(
+            ShippedArm(
+                experiment=row["experiment"], arm=row["arm"], version=row["version"], at=row["at"]
+            )
+            for row in rows
+        )
+
     async def counts(self, name: str) -> tuple[ArmCounts, ...]:
         """Conversations and users by arm. Reads every partition: a question of the operator's."""
         rows = await self._fetch("exposed_conversations", name)
@@ -78,10 +123,9 @@ class Experiments:
 
     async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
         """Store a draft; raises Conflict where the name is taken."""
-        arguments = create_arguments(experiment, checked_author(author), checked_message(message))
 
         async def operation(connection: Connection) -> bool:
-            return bool(await connection.fetchval(QUERIES["create_experiment"], *arguments))
+            return await store_draft(connection, experiment, author=author, message=message)
 
         if not await self._write(operation):
             raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
@@ -90,29 +134,32 @@ class Experiments:
         self,
         name: str,
         *,
+        coverage: float | None = None,
         author: str,
         message: str,
         check: Callable[[Sequence[Experiment]], None],
     ) -> None:
-        """Let users in from now on. `check` sees all experiments, and raises where this one would get in
-        the way of another; no other is started meanwhile. Raises Conflict unless it is a draft."""
+        """Let users in from now on, with another `coverage` than the draft's where one is given. `check`
+        sees all experiments, and raises where this one would get in the way of another; no other is
+        started meanwhile. Raises Conflict unless it is a draft."""
         who, why = checked_author(author), checked_message(message)
 
         async def operation(connection: Connection) -> bool:
             await connection.execute(QUERIES["lock_experiments"])
-            check(read_experiments(await connection.fetch(QUERIES["experiments"])))
-            return bool(await connection.fetchval(QUERIES["start_experiment"], name, who, why))
+            check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
+            query = QUERIES["start_experiment"]
+            return bool(await connection.fetchval(query, name, coverage, who, why))
 
         if not await self._write(operation):
             raise Conflict(f"{name} has been started before: only a draft can be started")
 
     async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
-        """Let in a larger share of its users; raises Conflict where it is no larger, or has ended."""
+        """Let in a larger share of its users; raises Conflict where it is no larger, or does not run."""
         if not await self._change(
             "ramp_experiment", name, coverage, checked_author(author), checked_message(message)
         ):
             raise Conflict(
-                f"{name} has ended, or lets in as many users already: a ramp only adds users, since "
+                f"{name} does not run, or lets in as many users already: a ramp only adds users, since "
                 "those who were let in have seen the difference"
             )
 
@@ -132,12 +179,15 @@ class Experiments:
         message: str,
         report: str | None,
     ) -> None:
-        """Stop it, or note that an arm was shipped, with the report (JSON). Raises Conflict where it does
-        not run."""
-        assert state in ("stopped", "shipped")
-        who, why = checked_author(author), checked_message(message)
-        if not await self._change("end_experiment", name, state, arm, who, why, report):
-            raise Conflict(f"{name} does not run: only a running experiment can be {state}")
+        """As `store_end`, by itself; raises Conflict where it does not run."""
+
+        async def operation(connection: Connection) -> bool:
+            return await store_end(
+                connection, name, state, arm=arm, author=author, message=message, report=report
+            )
+
+        if not await self._write(operation):
+            raise not_running(name, state)
 
     async def _change(self, query: str, *arguments: object) -> bool:
         async def operation(connection: Connection) -> bool:

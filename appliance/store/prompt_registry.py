@@ -130,10 +130,12 @@ class PromptRegistry:
         message: str,
         protect: bool | None = None,
         confirmed: bool = False,
+        also: Callable[[Connection], Awaitable[None]] | None = None,
     ) -> LabelMove | None:
         """Move a label from the version where it was `seen` (None: make it); None when it is there.
 
-        `protect` sets or lifts its protection, None leaves it. Raises Conflict when somebody else moved
+        `protect` sets or lifts its protection, None leaves it. `also` is done where it moves, in the same
+        transaction: both happen, or neither. Raises Conflict when somebody else moved
         it meanwhile, LabelProtected unless the move of a protected one is `confirmed`, NotFound for an
         unknown version, InvalidRequest.
         """
@@ -147,6 +149,8 @@ class PromptRegistry:
         async def operation(connection: Connection) -> LabelMove | None:
             row = await connection.fetchrow(QUERIES["move_label"], *change)
             if row is not None:
+                if also is not None:
+                    await also(connection)
                 return read_move(row)
             now = await connection.fetchrow(QUERIES["get_label"], name, label)
             _refuse(name, label, version, seen, None if now is None else read_label(now), protect)

@@ -14,9 +14,10 @@ from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from appliance.errors import ConfigError, InvalidRequest
-from appliance.experiment.measuring import measure
+from appliance.experiment.measuring import NobodyYet, measure, measure_history
 from appliance.experiment.metric_files import load_metrics
 from appliance.experiment.samples import Measured
 from appliance.store.experiment_records import Arm, Experiment, Options
@@ -28,6 +29,26 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 STARTED = NOW - timedelta(days=10)
 VERSIONS = {"control": "a" * 64, "other": "b" * 64}
 WARM_UP = 600
+OPTIONS = Options(warm_up_minutes=WARM_UP, before_days=7)
+ENDS = {
+    "it runs": (OPTIONS, "", NOW),
+    "it was stopped": (
+        OPTIONS,
+        "UPDATE appliance.experiments SET state = 'stopped', stopped_at = $1",
+        STARTED + timedelta(days=8),
+    ),
+    "the planned look is past": (
+        structs.replace(OPTIONS, looks="planned", days=6),
+        "",
+        STARTED + timedelta(days=6),
+    ),
+    "its one arm was paused": (
+        OPTIONS,
+        "UPDATE appliance.experiment_arms SET paused_at = $1 WHERE arm = 'other'",
+        STARTED + timedelta(days=5),
+    ),
+}
+"""Why nothing later counts: the options, what else was done, and from when on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +140,20 @@ def random_messages(draw: random.Random, talk: Talk) -> Iterator[Said]:
             return
 
 
-async def store(pool: Pool, talks: list[Talk], said: list[Said], overrides: dict[str, str]) -> None:
+async def store(
+    pool: Pool,
+    talks: list[Talk],
+    said: list[Said],
+    overrides: dict[str, str],
+    options: Options = OPTIONS,
+) -> None:
     for version in VERSIONS.values():
         await pool.execute(
             "INSERT INTO appliance.prompt_versions (name, version, author, message) "
             "VALUES ('ada', $1, 'a', 'b')",
             version,
         )
-    await Experiments(pool).create(an_experiment(overrides), **WHO)
+    await Experiments(pool).create(an_experiment(overrides, options), **WHO)
     await Experiments(pool).start("ships", check=lambda others: None, **WHO)
     await pool.execute("UPDATE appliance.experiments SET started_at = $1", STARTED)
     await pool.executemany(
@@ -153,7 +180,7 @@ async def store(pool: Pool, talks: list[Talk], said: list[Said], overrides: dict
     )
 
 
-def an_experiment(overrides: dict[str, str]) -> Experiment:
+def an_experiment(overrides: dict[str, str], options: Options = OPTIONS) -> Experiment:
     return Experiment(
         name="ships",
         character="ada",
@@ -165,7 +192,7 @@ def an_experiment(overrides: dict[str, str]) -> Experiment:
         coverage=1.0,
         excludes=(),
         overrides=overrides,
-        options=Options(warm_up_minutes=WARM_UP, before_days=7),
+        options=options,
         arms=tuple(Arm(name=arm, share=0.5, version=v) for arm, v in VERSIONS.items()),
         state="draft",
         created_at=NOW,
@@ -176,30 +203,30 @@ Person = tuple[str, str]
 
 
 def by_hand(
-    talks: list[Talk], said: list[Said], overrides: dict[str, str]
+    talks: list[Talk], said: list[Said], overrides: dict[str, str], ends: datetime
 ) -> tuple[list[Person], dict[Person, str], dict[str, dict[Person, float]], set[Person]]:
     """(people in order, their arms, sums by name and person, people in two arms)."""
     arms: dict[Person, set[str]] = defaultdict(set)
     exposed: dict[Person, datetime] = {}
     for talk in talks:
-        if talk.exposed is not None and talk.arm is not None:
+        if talk.exposed is not None and talk.exposed < ends and talk.arm is not None:
             arms[talk.person].add(talk.arm)
             exposed[talk.person] = min(exposed.get(talk.person, talk.exposed), talk.exposed)
-    testers = {person for person in arms if (person[1] or person[0]) in overrides}
+    testers = {person for person in arms if "/".join(filter(None, person)) in overrides}
     crossed = {person for person in arms if len(arms[person]) > 1} - testers
     people = sorted(arms.keys() - crossed - testers)
     own = {person: next(iter(arms[person])) for person in people}
     sums: dict[str, dict[Person, float]] = defaultdict(lambda: defaultdict(float))
     minutes: dict[str, set[tuple[Person, int]]] = defaultdict(set)
     for talk in talks:
-        if talk.person in own:
+        if talk.person in own and talk.opened < ends:
             began = talk.opened >= exposed[talk.person] or talk.exposed == exposed[talk.person]
             sums["conversations"][talk.person] += began
             recent = STARTED - timedelta(days=7) <= talk.opened < STARTED
             sums["conversations_before"][talk.person] += recent
     for one in said:
         person = one.conversation.person
-        if person not in own or one.at < STARTED - timedelta(days=7):
+        if person not in own or not STARTED - timedelta(days=7) <= one.at < ends:
             continue
         before, after = one.at < STARTED, one.at >= exposed[person]
         minute = (person, floor(one.at.timestamp() / 60))
@@ -210,7 +237,7 @@ def by_hand(
             minutes["minutes"].add(minute)
             day = floor((one.at - exposed[person]).total_seconds() / 86400)
             for number in (1, 7):
-                if day == number and NOW - exposed[person] >= timedelta(days=number + 1):
+                if day == number and ends - exposed[person] >= timedelta(days=number + 1):
                     sums[f"returned_day_{number}"][person] = 1
             here = one.conversation.arm is not None
             here = here and one.version in (None, VERSIONS[own[person]])
@@ -246,7 +273,7 @@ def by_hand(
             sums[name][person] += 1
     for number in (1, 7):
         for person in people:
-            if NOW - exposed[person] >= timedelta(days=number + 1):
+            if ends - exposed[person] >= timedelta(days=number + 1):
                 sums[f"seen_day_{number}"][person] = 1
     return people, own, sums, crossed
 
@@ -265,16 +292,19 @@ def column(measured: Measured, reference: str) -> Any:
     raise AssertionError(reference)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, seed: int) -> None:
-    draw = random.Random(seed)
+@pytest.mark.parametrize("why", ENDS)
+async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, why: str) -> None:
+    options, done, ends = ENDS[why]
+    draw = random.Random(f"{why}, in all")
     talks = random_talks(draw, 150)
     said = [one for talk in talks for one in random_messages(draw, talk)]
-    overrides = {"user 5": "control", "user 6": "other"}
-    await store(pool, talks, said, overrides)
+    overrides = {"acme/user 5": "control", "zeta/user 5": "other", "acme/user 6": "other"}
+    await store(pool, talks, said, overrides, options)
+    if done:
+        await pool.execute(done, ends)
     experiment = await Experiments(pool).get("ships")
     measured = await measure(pool, experiment, load_metrics())
-    people, arms, sums, crossed = by_hand(talks, said, overrides)
+    people, arms, sums, crossed = by_hand(talks, said, overrides, ends)
     assert crossed, "the case is there"
     assert measured.users.crossed == len(crossed)
     names = list(VERSIONS)
@@ -300,7 +330,7 @@ async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, seed: int) -
             and arms.get(one.conversation.person) == arm
             and one.conversation.arm is not None
             and one.version == VERSIONS[arm]
-            and one.at < STARTED + timedelta(minutes=WARM_UP)
+            and one.at < min(ends, STARTED + timedelta(minutes=WARM_UP))
         ]
         hits = sum(one.hit or 0 for one in early) / max(1, sum(one.prompt or 0 for one in early))
         assert (measured.warm_up_hit_ratio[place] or 0) == pytest.approx(hits)
@@ -314,6 +344,7 @@ async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, seed: int) -
             and one.conversation.arm is not None
             and one.version == VERSIONS[arm]
             and one.finish in ("stop", "length")
+            and one.at < ends
             and one.ended is not None
         )
         here = measured.users.arm[times.user] == place
@@ -322,9 +353,9 @@ async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, seed: int) -
 
 
 async def test_a_report_is_never_silently_empty(pool: Pool, tmp_path: Path) -> None:
-    await store(pool, [], [], {"tester": "other"})
+    await store(pool, [], [], {"acme/tester": "other"})
     experiment = await Experiments(pool).get("ships")
-    with pytest.raises(InvalidRequest, match="nobody has had a prompt of it yet: 0 conversations"):
+    with pytest.raises(NobodyYet, match="nobody has had a prompt of it yet: 0 conversations"):
         await measure(pool, experiment, load_metrics())
     (tmp_path / "metrics.yaml").write_text(
         "- {name: own, title: Own, unit: x, direction: up, numerator: own.x, group: quality}"
@@ -354,11 +385,44 @@ async def test_a_report_is_never_silently_empty(pool: Pool, tmp_path: Path) -> N
         (tmp_path / "own.sql").write_text(sql)
         metrics = load_metrics(tmp_path)
         if told:
-            with pytest.raises(InvalidRequest, match=told):
+            with pytest.raises(InvalidRequest, match=told) as fault:
                 await measure(pool, experiment, metrics)
+            assert not isinstance(fault.value, NobodyYet), "no reason to look away"
             continue
         measured = await measure(pool, experiment, metrics)
         assert measured.users.counts == (0, 1)
         by_name = {one.metric.name: one for one in measured.sums}
         assert by_name["own"].numerator.tolist() == [1.0]
         assert by_name["hit_ratio"].is_empty, "no data is told apart from nothing"
+
+
+async def test_a_draft_is_measured_as_if_it_had_begun_and_leaves_nothing(pool: Pool) -> None:
+    draft = an_experiment({"acme/user 3": "other"}, structs.replace(OPTIONS, days=10))
+    with pytest.raises(NobodyYet, match="nobody opened a chat with ada in the last 10 days"):
+        await measure_history(pool, draft, load_metrics())
+    draw = random.Random(3)
+    talks = random_talks(draw, 150)
+    said = [one for talk in talks for one in random_messages(draw, talk)]
+    await store(pool, talks, said, {})
+    measured = await measure_history(pool, draft, load_metrics())
+    opened: dict[Person, datetime] = {}
+    for talk in talks:
+        if talk.character == "ada" and talk.opened >= STARTED + timedelta(seconds=5):
+            opened[talk.person] = min(opened.get(talk.person, talk.opened), talk.opened)
+    people = sorted(opened.keys() - {("acme", "user 3")})
+    assert len(people) > 80
+    assert measured.users.counts == (len(people), 0)
+    for reference, has_ended in (("replies.sent", False), ("replies.sent_before", True)):
+        expected = [
+            sum(
+                one.role == "user"
+                and one.conversation.person == person
+                and (one.at < STARTED if has_ended else one.at >= opened[person])
+                and one.at >= STARTED - timedelta(days=7)
+                for one in said
+            )
+            for person in people
+        ]
+        assert column(measured, reference).tolist() == expected, reference
+    assert [one.name for one in await Experiments(pool).all()] == ["ships"], "nothing is kept"
+    assert await pool.fetchval("SELECT count(*) FROM appliance.experiment_events") == 2

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 from appliance.dbops.plan.step import Step
+from appliance.dbops.remedies import set_setting
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_step import QUERIES, Result, State
@@ -79,9 +80,5 @@ async def restore_settings(sessions: MaintenanceSessions, journal: RunJournal) -
 async def set_settings(connection: Connection, values: Mapping[str, str | None]) -> None:
     """ALTER SYSTEM and reload; None takes a setting out again. The names are this package's own."""
     for name, value in values.items():
-        if value is None:
-            await connection.execute(f"ALTER SYSTEM RESET {name}")
-        else:
-            quoted = value.replace("'", "''")
-            await connection.execute(f"ALTER SYSTEM SET {name} = '{quoted}'")
+        await connection.execute(set_setting(name, value))
     await connection.fetchval(QUERIES["reload"])

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.step import StepKind
+from appliance.dbops.remedies import set_setting
 from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
@@ -63,14 +65,7 @@ class RunJournal:
 
     def settings_to_restore(self) -> Mapping[str, str | None]:
         """Server settings that a run changed and did not change back: None was not set before."""
-        left: dict[str, str | None] = {}
-        for record in self.records:
-            if record["event"] == "settings_changed":
-                # The first value is the operator's own; a later one may be what a killed run set.
-                left = {**record["before"], **left}
-            elif record["event"] == "settings_restored":
-                left = {}
-        return left
+        return _changed_settings(self.records)
 
     def history(self) -> History:
         """What the runs until now did that a snapshot does not show."""
@@ -92,12 +87,35 @@ def past_history(folder: Path, system_id: str) -> History:
     return _history(records)
 
 
+def _changed_settings(records: Sequence[Record]) -> dict[str, str | None]:
+    left: dict[str, str | None] = {}
+    for record in records:
+        if record["event"] == "settings_changed":
+            # The first value is the operator's own; a later one may be what a killed run set.
+            left = {**record["before"], **left}
+        elif record["event"] == "settings_restored":
+            left = {}
+    return left
+
+
+_FREEZING = (StepKind.VACUUM, StepKind.ZERO_PAGES, StepKind.FREEZE_ROWS)
+
+
 def _history(records: Sequence[Record]) -> History:
     return History(
         frozen=_frozen(records),
-        bad_indexes=_rebuilding(records),
+        bad_indexes=_begun(records, StepKind.REINDEX),
+        given_up=_begun(records, StepKind.ZERO_PAGES),
         rate_bytes_per_s=_rate(records),
     )
+
+
+def _of_relations(records: Sequence[Record]) -> Iterator[tuple[RelationKey, str, str]]:
+    """What was done to which relation, and how it ended: `started` when that is not known (yet)."""
+    for record in records:
+        if record["event"] in ("started", "ended") and record["relation_oid"] is not None:
+            place = RelationKey(database=record["database"], oid=record["relation_oid"])
+            yield place, record.get("kind", ""), record.get("state", "started")
 
 
 def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
@@ -106,31 +124,25 @@ def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
     From when a VACUUM began, so that one whose end was never written down counts too.
     """
     places: set[RelationKey] = set()
-    for record in records:
-        if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
-            continue
-        place = RelationKey(database=record["database"], oid=record["relation_oid"])
-        kind, state = record["key"].partition(":")[0], record.get("state", "started")
-        if kind in ("vacuum", "zero", "rows"):
+    for place, kind, state in _of_relations(records):
+        if kind in _FREEZING:
             if state in ("started", "done", "held"):
                 places.add(place)
             elif state == "failed":
                 places.discard(place)
-        elif kind == "repair" and state == "done":
+        elif kind == StepKind.REPAIR and state == "done":
             places.discard(place)
     return frozenset(places)
 
 
-def _rebuilding(records: Sequence[Record]) -> frozenset[RelationKey]:
-    """Relations of which a run began to build indexes anew and was broken off."""
+def _begun(records: Sequence[Record], begun: StepKind) -> frozenset[RelationKey]:
+    """Relations of which a step of this kind was begun, and whose indexes nobody has built anew since."""
     places: set[RelationKey] = set()
-    for record in records:
-        if record["event"] in ("started", "ended") and record["key"].startswith("reindex:"):
-            place = RelationKey(database=record["database"], oid=record["relation_oid"])
-            if record["event"] == "started":
-                places.add(place)
-            else:
-                places.discard(place)
+    for place, kind, state in _of_relations(records):
+        if kind == begun and state == "started":
+            places.add(place)
+        elif kind == StepKind.REINDEX and state == "done":
+            places.discard(place)
     return frozenset(places)
 
 
@@ -154,17 +166,43 @@ def _parse(path: Path) -> tuple[list[Record], int]:
     except FileNotFoundError:
         return [], 0
     whole = content[: content.rfind(b"\n") + 1]
-    records = []
+    records: list[Record] = []
+    damaged = 0
     for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatabaseError(f"{path}: line {number} is damaged; move the file away") from error
-        if not is_record:
-            raise DatabaseError(f"{path}: line {number} is no record; move the file away")
-        records.append(record)
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        else:
+            damaged = damaged or number
+    if damaged:
+        raise DatabaseError(
+            f"{path}: line {damaged} is damaged; {_still_to_do(records)}move the file away"
+        )
     return records, len(whole)
+
+
+def _record(line: bytes) -> Record | None:
+    """None where it is none."""
+    try:
+        record: Record = json.loads(line)
+        is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return record if is_record else None
+
+
+def _still_to_do(records: Sequence[Record]) -> str:
+    """What only this file knows, in words for whoever is about to move it away."""
+    deeds = [set_setting(*setting) for setting in _changed_settings(records).items()]
+    if deeds:
+        deeds.append("SELECT pg_reload_conf()")
+    deeds += [
+        f"REINDEX of the relation {place.oid} in {place.database}"
+        for place in sorted(_begun(records, StepKind.ZERO_PAGES), key=str)
+    ]
+    return (
+        f"by the others this is still to be done: {'; '.join(deeds)}. Do it, then " if deeds else ""
+    )
 
 
 def _check_cluster(records: Sequence[Record], system_id: str, path: Path) -> None:

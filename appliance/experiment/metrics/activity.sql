@@ -8,10 +8,9 @@ SELECT p.person,
        (coalesce(a.day_7, false) AND p.days >= 8)::integer::float8 AS returned_day_7,
        (p.days >= 8)::integer::float8 AS seen_day_7
 FROM (
-    SELECT person, date_part('epoch', coalesce(e.stopped_at, now()) - exposed_at) / 86400 AS days
-    FROM appliance.experiments AS e
+    SELECT person, date_part('epoch', s.ends - exposed_at) / 86400 AS days
+    FROM appliance.experiment_span($1::text) AS s
     JOIN appliance.experiment_people($1::text) ON true
-    WHERE e.experiment = $1::text
 ) AS p
 LEFT JOIN (
     SELECT person,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,10 +27,24 @@ def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
     return plain
 
 
-def report_json(subject: Subject, analysis: Analysis) -> str:
-    """The document as text."""
-    encoded = msgspec.json.encode(report_document(subject, analysis))
-    return msgspec.json.format(encoded, indent=2).decode()
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a document is read again; its answers follow from it."""
+
+    format: Literal[1]
+    subject: Subject
+    analysis: Analysis
+
+
+_KEPT = msgspec.json.Decoder(_Kept)
+
+
+def read_report(document: str) -> tuple[Subject, Analysis] | None:
+    """What a kept document is about and its figures; None of one in another format, or without any."""
+    try:
+        kept = _KEPT.decode(document)
+    except msgspec.ValidationError:
+        return None
+    return kept.subject, kept.analysis
 
 
 def report_text(subject: Subject, analysis: Analysis) -> str:

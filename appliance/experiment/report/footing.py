@@ -98,7 +98,10 @@ def _users_needed(item: Finding, analysis: Analysis) -> str:
 
 def _intervals(analysis: Analysis) -> str:
     if analysis.plan.looks is Looks.PLANNED:
-        how = "are for one look at the planned end, where a user is the unit (delta method, Welch's t)"
+        how = (
+            "are for one look at the planned end, where a user is the unit (delta method, Welch's t); "
+            "what comes after it does not count"
+        )
     else:
         how = "hold at every look (asymptotic confidence sequences), with the user as the unit"
     sure = per_cent(1 - analysis.plan.alpha)

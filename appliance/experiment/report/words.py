@@ -57,7 +57,8 @@ def did_it_help(result: ArmResult, analysis: Analysis) -> Answer:
         case Verdict.UNCLEAR:
             return Answer(short="Not known yet", told=(*told, *_detectable(deciding)))
         case Verdict.TOO_EARLY:
-            return Answer(short="Too early to say", told=(*told, *_waiting(analysis)))
+            waiting = _waiting(analysis) if deciding else []
+            return Answer(short="Too early to say", told=(*told, *waiting))
 
 
 def how_sure(result: ArmResult, analysis: Analysis) -> Answer:

@@ -7,22 +7,24 @@ SELECT set_config('statement_timeout', '600s', true), set_config('plan_cache_mod
        set_config('idle_in_transaction_session_timeout', '60s', true);
 
 -- name: people
-SELECT p.person, p.arm, extract(epoch FROM p.exposed_at - e.started_at)::float8 AS exposed_s
-FROM appliance.experiments AS e
-JOIN appliance.experiment_people($1::text) AS p ON true
-WHERE e.experiment = $1::text;
+SELECT p.person, p.arm, extract(epoch FROM p.exposed_at - s.begins)::float8 AS exposed_s
+FROM appliance.experiment_span($1::text) AS s
+JOIN appliance.experiment_people($1::text) AS p ON true;
+
+-- name: span
+SELECT begins, ends FROM appliance.experiment_span($1::text);
 
 -- name: apart
 -- Who is left out of a report, and why.
 SELECT count(*) FILTER (WHERE has_two) AS crossed, count(*) FILTER (WHERE is_tester) AS testers,
        coalesce(sum(conversations), 0)::bigint AS conversations, coalesce(sum(exposed), 0)::bigint AS exposed
 FROM (
-    SELECT min(c.arm) FILTER (WHERE c.exposed_at IS NOT NULL)
-               <> max(c.arm) FILTER (WHERE c.exposed_at IS NOT NULL)
-               AND NOT e.overrides ? coalesce(c.user_id, c.tenant) AS has_two,
-           e.overrides ? coalesce(c.user_id, c.tenant) AS is_tester,
+    SELECT min(c.arm) FILTER (WHERE c.exposed_at < s.ends) <> max(c.arm) FILTER (WHERE c.exposed_at < s.ends)
+               AND NOT appliance.is_tester(e.overrides, c.tenant, c.user_id) AS has_two,
+           appliance.is_tester(e.overrides, c.tenant, c.user_id) AS is_tester,
            count(*) AS conversations, count(c.exposed_at) AS exposed
     FROM appliance.experiments AS e
+    JOIN appliance.experiment_span($1::text) AS s ON true
     JOIN appliance.conversations AS c ON c.experiment = e.experiment
     WHERE e.experiment = $1::text
     GROUP BY c.tenant, c.user_id, e.overrides

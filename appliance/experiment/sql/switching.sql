@@ -8,7 +8,7 @@ ORDER BY move_id;
 -- name: latencies
 -- $1 character; of each period $2 version, $3 start, $4 end. Replies of conversations that were opened in it, on its
 -- version, for as long as it lasted: by period, in steps of 1 %.
-SELECT p.period - 1 AS period, kind, round(100 * ln(ms + 1.0::float8))::integer AS step, count(*) AS count
+SELECT p.period - 1 AS period, kind, appliance.time_step(ms) AS step, count(*) AS count
 FROM unnest($2::text[], $3::timestamptz[], $4::timestamptz[])
     WITH ORDINALITY AS p (version, starts, ends, period)
 JOIN appliance.conversations AS c

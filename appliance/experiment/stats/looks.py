@@ -41,8 +41,9 @@ def p_value(contrast: Contrast, looks: Looks, units_planned: float) -> Floats:
     return contrast.p_value()
 
 
-def reach(looks: Looks, alpha: float) -> float:
-    """Standard errors from the estimate to the end of its interval, when the planned users are there."""
+def reach(looks: Looks, alpha: float, present: float = 1.0) -> float:
+    """Standard errors from the estimate to the end of its interval, when `present` of the users planned
+    (1: as many as planned) are there."""
     if looks is Looks.ANY:
-        return float(bound(np.asarray(1.0), alpha, 1.0))
+        return float(bound(np.asarray(present), alpha, 1.0))
     return float(special.ndtri(1 - alpha / 2))

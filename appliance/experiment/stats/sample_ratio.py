@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,17 +26,26 @@ class SampleRatio:
         return self.p_value < ALARM_BELOW
 
 
-def sample_ratio(counts: Sequence[int], shares: Sequence[float]) -> SampleRatio:
-    """Pearson's chi-squared test of users by arm against `shares`, which are above 0 and sum to 1.
+def sample_ratio(spans: Iterable[tuple[Sequence[int], Sequence[float]]]) -> SampleRatio:
+    """Pearson's chi-squared test of users by arm against shares that sum to 1, over spans of time.
 
-    As in Fabijan et al., "Diagnosing Sample Ratio Mismatch in Online Controlled Experiments", KDD 2019.
+    A pause changes the shares for whoever comes later (a paused arm has 0 from then on): each span is
+    tested by itself, and distances and degrees of freedom add up. As in Fabijan et al., "Diagnosing
+    Sample Ratio Mismatch in Online Controlled Experiments", KDD 2019.
     """
-    users = sum(counts)
-    expected = tuple(users * share for share in shares)
-    if users == 0:
-        return SampleRatio(counts=tuple(counts), expected=expected, p_value=1.0)
-    distance = sum(
-        (count - wanted) ** 2 / wanted for count, wanted in zip(counts, expected, strict=True)
+    found, wanted, distance, freedom = [], [], 0.0, 0
+    for counts, shares in spans:
+        count, share = np.array(counts), np.array(shares)
+        assert not count[share == 0].any()
+        expected = count.sum() * share
+        found.append(count)
+        wanted.append(expected)
+        present = expected > 0
+        if present.any():
+            distance += float(((count - expected)[present] ** 2 / expected[present]).sum())
+            freedom += int(present.sum()) - 1
+    return SampleRatio(
+        counts=tuple(map(int, np.sum(found, axis=0))),
+        expected=tuple(map(float, np.sum(wanted, axis=0))),
+        p_value=float(special.chdtrc(freedom, np.float64(distance))) if freedom else 1.0,
     )
-    p_value = float(special.chdtrc(len(counts) - 1, np.float64(distance)))
-    return SampleRatio(counts=tuple(counts), expected=expected, p_value=p_value)

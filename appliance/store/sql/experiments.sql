@@ -23,12 +23,16 @@ WITH made AS (
 SELECT count(*) > 0 AS is_new FROM made;
 
 -- name: experiments
--- All of them, the newest first; one row an arm.
+-- $1: only those that run, and those that have begun and that one of them excludes; false: all of them. The newest
+-- first; one row an arm.
 SELECT e.experiment, e.character_id, e.hypothesis, e.layer, e.salt, e.range_start, e.range_end, e.coverage,
        e.excludes, e.overrides, e.options, e.state, e.created_at, e.started_at, e.stopped_at,
        a.arm, a.share, a.version, a.paused_at
 FROM appliance.experiments AS e
 JOIN appliance.experiment_arms AS a ON a.experiment = e.experiment
+WHERE NOT $1::boolean OR e.state = 'running'
+   OR e.started_at IS NOT NULL AND e.experiment IN (
+       SELECT unnest(r.excludes) FROM appliance.experiments AS r WHERE r.state = 'running')
 ORDER BY e.created_at DESC, e.experiment, a.place;
 
 -- name: experiment_events
@@ -45,16 +49,25 @@ WHERE experiment = $1::text AND report IS NOT NULL
 ORDER BY event_id DESC
 LIMIT 1;
 
+-- name: shipped_arms
+-- Which of a character's versions experiments made `production`, the newest first.
+SELECT v.experiment, v.arm, a.version, v.at
+FROM appliance.experiment_events AS v
+JOIN appliance.experiment_arms AS a ON a.experiment = v.experiment AND a.arm = v.arm
+WHERE v.kind = 'shipped' AND a.name = $1::text
+ORDER BY v.event_id DESC;
+
 -- name: start_experiment
--- Only one at a time starts: what overlaps it was looked for under the same lock.
+-- $2 coverage or null: as it was drafted; $3 author, $4 message. Only one at a time starts: what overlaps it was
+-- looked for under the same lock.
 WITH changed AS (
     UPDATE appliance.experiments
-    SET state = 'running', started_at = now()
+    SET state = 'running', started_at = now(), coverage = coalesce($2::float8, coverage)
     WHERE experiment = $1::text AND state = 'draft'
     RETURNING experiment
 )
 INSERT INTO appliance.experiment_events (experiment, kind, author, message)
-SELECT experiment, 'started', $2::text, $3::text FROM changed
+SELECT experiment, 'started', $3::text, $4::text FROM changed
 RETURNING at;
 
 -- name: lock_experiments
@@ -65,7 +78,7 @@ SELECT pg_advisory_xact_lock(7235419003813::bigint);
 WITH changed AS (
     UPDATE appliance.experiments
     SET coverage = $2::float8
-    WHERE experiment = $1::text AND state IN ('draft', 'running') AND coverage < $2::float8
+    WHERE experiment = $1::text AND state = 'running' AND coverage < $2::float8
     RETURNING experiment
 )
 INSERT INTO appliance.experiment_events (experiment, kind, author, message)

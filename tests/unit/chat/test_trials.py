@@ -107,6 +107,27 @@ async def chatting(
     await turns.close()
 
 
+async def test_who_is_left_out_of_one_stays_out_when_the_other_ends(
+    pool: Pool, versions: tuple[str, str]
+) -> None:
+    store, made = Experiments(pool), Trials()
+    half = two_arms(versions, name="half", salt="half", coverage=0.5)
+    later = two_arms(versions, name="later", salt="later", layer="later", excludes=("half",))
+    for one in (half, later):
+        await store.create(one, **WHO)
+        await store.start(one.name, check=lambda others: None, **WHO)
+
+    async def experiments() -> list[str | None]:
+        await made.reload(store)
+        found = [made.of("assistant", TENANT, f"user {number}") for number in range(200)]
+        return [None if one is None else one.trial.experiment for one in found]
+
+    before = await experiments()
+    assert set(before) == {"half", "later"}
+    await store.end("half", "stopped", arm=None, report=None, **WHO)
+    assert await experiments() == [None if name == "half" else name for name in before]
+
+
 async def exposures(pool: Pool, conversation_id: UUID) -> Any:
     return await pool.fetchrow(
         "SELECT user_id, experiment, arm, exposed_at, prompt_version FROM appliance.conversations "
@@ -194,6 +215,8 @@ async def test_after_the_end_and_with_another_version_nobody_is_exposed(
     late = await conversations.open(tenant=TENANT, user="jo")
     store = Experiments(pool)
     await store.end("length", "stopped", arm=None, report=None, **WHO)
+    assert await store.running() == ()
+    assert [one.state for one in await store.all()] == ["stopped"]
     await trials.reload(store)
     await read(send(turns, late.conversation_id, "first"))
     assert (await exposures(pool, late.conversation_id))["exposed_at"] is None

@@ -56,6 +56,33 @@ def test_by_what_exists_the_installed_one_or_the_demo_is_meant(machine: Path) ->
         choose(options())
 
 
+def test_a_pooler_is_no_server_to_an_operator(machine: Path) -> None:
+    config = installed(machine)
+    with config.open("a") as file:
+        file.write(f'[database]\nurl = "{URL}"\npooling = "transaction"\n')
+    with pytest.raises(ConfigError, match=r"pooler.*name the server itself with --url"):
+        said(options())
+    assert said(options(url=URL)) == "database: db.example:5433/app"
+
+
+def test_a_command_that_asks_an_appliance_means_the_same_one(
+    machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = machine / "home" / "appliance"
+    asked = (["experiment", "status"], ["prompt", "history", "ada"], ["cache", "stats"])
+    for words in asked:
+        assert main(words) == 2
+        assert f"nobody listens at {demo}/run/" in capsys.readouterr().err
+    config = installed(machine)
+    for words in asked:
+        assert main(words) == 2
+        assert "nobody listens at /run/x/" in capsys.readouterr().err
+    demo.mkdir(parents=True)
+    for words in (*asked, ["experiment", "check"]):
+        assert main(words) == 2
+        assert f"--config {config} or --data-dir {demo}" in capsys.readouterr().err
+
+
 def test_an_option_decides_whatever_exists(machine: Path) -> None:
     config = installed(machine)
     (machine / "home" / "appliance").mkdir(parents=True)

@@ -11,6 +11,7 @@ import pytest
 from appliance.cli.main import main
 from appliance.cli.system_config import config_text, read_meanings
 from appliance.cli.system_files import File, unit_files
+from appliance.cli.system_plan import Command, Remove, plan_uninstall
 from appliance.config import Config, parse_config
 
 SOURCES = {
@@ -111,12 +112,34 @@ def test_an_installation_is_made_once_and_checked_and_taken_away_without_its_dat
     assert main(["system", "check", *where]) == 0
     assert "my own line" in toml.read_text()
     assert mine.exists()
+    theirs = {
+        "appliance-report.timer": "[Unit]\nDescription=Our weekly report\n[Timer]\nOnCalendar=weekly\n",
+        "appliance-report.service": "[Service]\nExecStart=/usr/local/bin/report\n",
+        "appliance-report.service.d/network.conf": "[Service]\nPrivateNetwork=yes\n",
+    }
+    for name, text in theirs.items():
+        (units / name).parent.mkdir(exist_ok=True)
+        (units / name).write_text(text)
+    enabled = units / "timers.target.wants/appliance-report.timer"
+    enabled.parent.mkdir()
+    enabled.symlink_to("/etc/systemd/system/appliance-report.timer")
+    # Of a version before this one, which has no such unit.
+    retired = units / "appliance-old.timer"
+    retired.write_text("[Unit]\nDescription=Chat appliance: what once was\n")
+    stale = units / "appliance.target.wants/appliance-old.timer"
+    stale.symlink_to("/etc/systemd/system/appliance-old.timer")
+    assert main(install) == 0
+    assert not retired.exists()
+    assert not stale.is_symlink()
+    mine_and_theirs = {mine, enabled, *(units / name for name in theirs)}
+    assert all(path.is_file() or path.is_symlink() for path in mine_and_theirs)
     chats = tmp_path / "var/lib/appliance/postgres"
     chats.mkdir(parents=True)
     assert main(["system", "uninstall", *where, "--execute"]) == 0
     assert chats.is_dir()
     assert toml.exists()
-    assert [path for path in units.rglob("*") if path.is_file() or path.is_symlink()] == [mine]
+    left = {path for path in units.rglob("*") if path.is_file() or path.is_symlink()}
+    assert left == mine_and_theirs
     uninstall = ["system", "uninstall", *where, "--execute", "--delete"]
     assert main([*uninstall, "/var/lib/appliance"]) == 0
     assert not chats.exists()
@@ -144,10 +167,66 @@ def test_a_database_of_one_s_own_takes_the_place_of_the_embedded_one() -> None:
     assert "appliance-server.service.d/network.conf" not in names(unix)
     assert "appliance-server.service.d/network.conf" in names(network)
     assert "PrivateNetwork=no" in file_text(network, "server.service.d/network.conf")
+    assert "appliance-experiment-check.service.d/network.conf" in names(network)
     traces = '[traces]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n'
     for unit in ("server", "engine@"):
         assert f"appliance-{unit}.service.d/network.conf" in names(traces)
     assert "appliance-engine@.service.d/network.conf" not in names(network)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_installation_has_the_database_that_a_secret_names(
+    tmp_path: Path, is_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path)]
+    install = ["system", "install", *where, "--execute"]
+    secrets = tmp_path / "etc/appliance/credentials"
+    units = tmp_path / "etc/systemd/system"
+
+    def made() -> set[str]:
+        return {str(path.relative_to(units)) for path in units.rglob("*") if not path.is_dir()}
+
+    if not is_first:
+        assert main([*install, "--model", "/srv/models/m"]) == 0
+        assert "appliance-postgres.service" in made()
+    secrets.mkdir(parents=True)
+    (secrets / "database_url").write_text("postgresql://chat:secret@db.example/chat\n")
+    if not is_first:
+        assert main(["system", "check", *where]) == 1
+    assert main([*install, *(["--model", "/srv/models/m"] if is_first else [])]) == 0
+    assert not [name for name in made() if "appliance-postgres" in name or "db-backup" in name]
+    assert "appliance-server.service.d/network.conf" in made()
+    assert main(["system", "check", *where]) == 0
+    told = capsys.readouterr()
+    assert "secret" not in told.out + told.err
+
+
+@pytest.mark.parametrize(("device", "opens"), [("cuda:0", True), ("auto", False), ("cpu", False)])
+def test_a_tree_for_another_system_opens_the_gpus_that_its_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, opens: bool
+) -> None:
+    # What the building machine has says nothing of the one that boots the tree.
+    there = tmp_path / "nvidiactl"
+    monkeypatch.setattr("appliance.cli.system_steps.GPU_CONTROL", there)
+    for has_gpu in (False, True):
+        root = tmp_path / f"{has_gpu}"
+        install = ["system", "install", "--root", str(root), "--execute"]
+        assert main([*install, "--model", "/srv/models/m"]) == 0
+        toml = root / "etc/appliance/appliance.toml"
+        toml.write_text(toml.read_text().replace('#device = "auto"', f'device = "{device}"'))
+        assert main(install) == 0
+        made = root / "etc/systemd/system/appliance-engine@.service.d/gpu.conf"
+        assert made.exists() == opens
+        there.touch()
+
+
+def test_an_uninstallation_waits_for_every_part_before_it_takes_anything() -> None:
+    installed = [item.path for item in unit_files(SOURCES, config(), has_gpu=True)]
+    first, *rest = plan_uninstall(installed, [Path("/var/lib/appliance")], is_running=True)
+    assert isinstance(first, Command)
+    # systemctl(1): a stop waits for the units that it names; `*` stands for engines that run.
+    assert set(first.words) == {"systemctl", "stop", *(name.replace("@", "@*") for name in SOURCES)}
+    assert rest[-1] == Remove(path=Path("/var/lib/appliance"), is_tree=True)
 
 
 def test_the_socket_is_closed_to_other_machines_unless_the_settings_open_it() -> None:

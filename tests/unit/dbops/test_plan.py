@@ -419,6 +419,37 @@ def test_a_damaged_table_is_set_apart_and_its_pages_given_up_only_by_name() -> N
     assert all("zero_damaged_pages" not in other.settings for other in plan.steps if other != step)
 
 
+def test_what_gives_pages_up_is_of_stage_1_whatever_its_age_and_says_what_toast_loses() -> None:
+    toast = relation(20_001, MIDDLE, kind=RelationKind.TOAST, toast_owner=20_000)
+    seen = snapshot(database("app", relation(20_000, MIDDLE), toast))
+    places = (RelationKey(database="app", oid=20_000), RelationKey(database="app", oid=20_001))
+    plan = make_plan(seen, Policy(maintenance=True), History(damaged=frozenset(places)))
+    table, chunks = of_kind(plan, StepKind.ZERO_PAGES)
+    assert (table.stage, chunks.stage, plan.maintenance) == (1, 1, True)
+    assert "missing chunk" in chunks.choices[0].loses
+    assert "missing chunk" not in table.choices[0].loses
+
+
+def test_what_pages_were_given_up_of_gets_new_indexes_while_the_server_does_not_write() -> None:
+    place = RelationKey(database="app", oid=20_000)
+    past = History(given_up=frozenset({place}), bad_indexes=frozenset({place}))
+    app = database("app", relation(20_000), relation(20_001, MIDDLE))
+    plan = make_plan(snapshot(app), Policy(maintenance=True), past)
+    assert keys(plan)[:2] == ["probe", "reindex:app:20000"]
+    assert [step.stage for step in plan.steps][:3] == [1, 1, 2]
+    assert plan.maintenance
+    assert "another one in their place" in plan.steps[1].reason
+    stopped = database("app", relation(20_000), relation(20_001, OLD))
+    assert of_kind(make_plan(snapshot(stopped), POLICY, past), StepKind.REINDEX) == []
+    settled = frozenset({"reindex:app:20000"})
+    assert (
+        make_plan(
+            snapshot(database("app", relation(20_000))), POLICY, replace(past, settled=settled)
+        ).stage(1)
+        == ()
+    )
+
+
 def test_a_damaged_index_is_built_again_before_it_is_cleaned_up() -> None:
     place = RelationKey(database="app", oid=20_000)
     past = History(frozen=frozenset({place}), bad_indexes=frozenset({place}))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
 from appliance.experiment.findings import Plan
 from appliance.experiment.metric import Direction, Group, Metric, Shape
 from appliance.experiment.report.subject import ReportArm, Subject
-from appliance.experiment.samples import Measured, Observations, Sums, Users
+from appliance.experiment.samples import Measured, Observations, Sums, Users, steps_of, time_of
 
 MESSAGES = Metric(
     name="messages_sent",
@@ -125,13 +126,12 @@ def measured(
     seen = np.minimum(sent.astype(int), 20)
     user = np.repeat(np.arange(users, dtype=np.int32), seen)
     value = 180 * np.exp(level[user] + rng.normal(0, 0.5, len(user))) * (1 + ttft * treated[user])
-    value = np.exp(np.round(np.log1p(value), 2)) - 1
+    value = time_of(steps_of(value))
     ones = np.ones(users)
-    observed = {
+    observed: dict[str, Any] = {
         "user": user,
         "value": value,
         "count": np.ones(len(user), dtype=np.int64),
-        "period": np.zeros(len(user), dtype=np.int32),
     }
     return Measured(
         users=Users(
@@ -139,6 +139,7 @@ def measured(
             shares=shares,
             arm=arm,
             exposed_at=rng.random(users) * hours * 3600,
+            paused_at=(np.inf,) * len(shares),
             crossed=3,
         ),
         sums=(

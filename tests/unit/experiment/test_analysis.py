@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from appliance.experiment.analysis import USERS_MIN, analyse
 from appliance.experiment.findings import Analysis, Finding, Plan, Reading, Verdict
@@ -22,8 +23,12 @@ def finding(analysis: Analysis, metric: str, arm: int = 0) -> Finding:
 
 def without_users(found: Measured, arm: int) -> Measured:
     """The same experiment, where nobody came to an arm."""
-    users = found.users
-    kept = users.arm != arm
+    return without_rows(found, found.users.arm == arm)
+
+
+def without_rows(found: Measured, gone: NDArray[np.bool_]) -> Measured:
+    """The same experiment without some users."""
+    users, kept = found.users, ~gone
     place = np.cumsum(kept) - 1
     past = {
         source.metric.name: None if source.before is None else source.before[kept]
@@ -50,7 +55,6 @@ def without_users(found: Measured, arm: int) -> Measured:
                 user=place[source.user[kept[source.user]]].astype(np.int32),
                 value=source.value[kept[source.user]],
                 count=source.count[kept[source.user]],
-                period=source.period[kept[source.user]],
             )
             for source in found.observations
         ),
@@ -99,6 +103,28 @@ def test_a_split_that_chance_does_not_explain_voids_the_best_of_results() -> Non
     told = analyse(replace(found, users=replace(found.users, shares=(0.5, 0.5))), PLAN)
     assert told.sample_ratio.alarms
     assert told.results[0].verdict is Verdict.VOID
+
+
+def test_a_pause_ends_its_arms_comparison_and_no_other() -> None:
+    found = measured(shares=(0.4, 0.3, 0.3), users=12_000)
+    users, paused = found.users, 3 * 86400.0
+    late = users.exposed_at >= paused
+    gone = (users.arm == 1) & late
+    # Nobody comes to the arm after its pause, and whoever came to the control then writes twice as much.
+    kept = replace(
+        found, sums=(replace(found.sums[0], numerator=found.sums[0].numerator * (1 + late)),)
+    )
+    told = analyse(
+        without_rows(replace(kept, users=replace(users, paused_at=(np.inf, paused, np.inf))), gone),
+        PLAN,
+    )
+    assert told.sample_ratio.p_value > 0.001, "who came after the pause is no wrong split"
+    first, second = (finding(told, "messages_sent", arm=place) for place in (0, 1))
+    assert first.reading is Reading.UNCLEAR, "nor do they count"
+    early = (users.arm == 0) & ~late
+    assert first.control == pytest.approx(kept.sums[0].numerator[early].mean())
+    assert second.control == pytest.approx(kept.sums[0].numerator[users.arm == 0].mean())
+    assert told.results[0].verdict is not Verdict.VOID
 
 
 def test_few_users_are_shown_and_not_judged() -> None:

@@ -131,8 +131,9 @@ def test_users_of_an_excluded_experiment_are_left_out_and_others_are_not() -> No
 
 
 def test_a_tester_has_the_arm_that_was_named_whatever_the_coverage() -> None:
-    assigner = Assigner.of(experiment(coverage=0.0001, overrides={"mo": "two", "acme": "one"}))
+    assigner = Assigner.of(experiment(coverage=0.0001, overrides={"acme/mo": "two", "acme": "one"}))
     mo, tenant = assigner.arm("acme", "mo"), assigner.arm("acme", None)
+    assert assigner.arm("zeta", "mo") is None, "another tenant's user of the same name"
     assert mo is not None
     assert mo.name == "two"
     assert tenant is not None
@@ -153,5 +154,7 @@ def test_the_users_of_a_paused_arm_get_no_other() -> None:
         Arm(name="one", share=0.5, version="1"),
         Arm(name="two", share=0.5, version="2", paused_at=datetime.now(UTC)),
     )
+    testing = Assigner.of(experiment(arms=paused, overrides={"acme/mo": "two"}))
+    assert testing.arm("acme", "mo") is None, "nor do its testers"
     before, now = arms(Assigner.of(experiment())), arms(Assigner.of(experiment(arms=paused)))
     assert now == {user: arm for user, arm in before.items() if arm == "one"}

@@ -42,6 +42,26 @@ def test_a_planted_effect_is_found_as_often_as_the_planner_said(
     assert found.found == pytest.approx(found.planned, abs=0.03 if RUNS == bench.RUNS else 0.055)
 
 
+@pytest.mark.parametrize("users_planned", [None, 2_000])
+def test_by_bounds_for_any_look_an_effect_is_found_as_often_as_the_planner_said(
+    people: Population, users_planned: int | None
+) -> None:
+    # Planned for far fewer users than it takes, the bounds are wider there, and the planner knows.
+    found = bench.power(
+        people, RUNS, 0.02, has_past=True, looks=Looks.ANY, users_planned=users_planned
+    )
+    assert found.planned == pytest.approx(0.8, abs=0.005)
+    assert found.found == pytest.approx(found.planned, abs=0.03 if RUNS == bench.RUNS else 0.055)
+
+
+def test_looking_daily_finds_an_effect_at_least_as_often_as_the_last_look(
+    people: Population,
+) -> None:
+    found = bench.power_daily(people, RUNS // 2, 0.10)
+    assert found.planned == pytest.approx(0.8, abs=0.005)
+    assert found.planned - 0.055 < found.found < found.planned + 0.1
+
+
 def test_the_past_cuts_the_variance_as_its_correlation_says(people: Population) -> None:
     cut = bench.past_cut(people, RUNS)
     assert cut.theory < 0.7

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.experiment.samples import steps_of
 from appliance.experiment.stats.contrast import Contrast
 from appliance.experiment.stats.guardrail import Guard, guard
 from appliance.experiment.stats.looks import Looks, interval, p_value, reach
@@ -18,6 +19,7 @@ from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import sample_ratio
 from appliance.experiment.stats.sequential import bound
 from appliance.experiment.stats.switchback import neighbours, period_values, switchback
+from appliance.experiment.switching import turns_of
 
 effects = st.floats(-5, 5)
 
@@ -57,13 +59,25 @@ def test_the_running_bound_is_narrowest_about_where_it_was_planned() -> None:
 
 
 def test_known_splits_alarm_or_do_not() -> None:
-    assert sample_ratio([5120, 4880], [0.5, 0.5]).p_value == pytest.approx(0.0164, abs=1e-4)
-    assert not sample_ratio([5120, 4880], [0.5, 0.5]).alarms
-    assert sample_ratio([5200, 4800], [0.5, 0.5]).p_value == pytest.approx(6.3e-5, abs=1e-6)
-    assert sample_ratio([5200, 4800], [0.5, 0.5]).alarms
-    assert sample_ratio([9000, 500, 480], [0.9, 0.05, 0.05]).p_value > 0.5
-    assert not sample_ratio([0, 0], [0.5, 0.5]).alarms
-    assert sample_ratio([30, 0], [0.5, 0.5]).alarms
+    half = [0.5, 0.5]
+    assert sample_ratio([([5120, 4880], half)]).p_value == pytest.approx(0.0164, abs=1e-4)
+    assert not sample_ratio([([5120, 4880], half)]).alarms
+    assert sample_ratio([([5200, 4800], half)]).p_value == pytest.approx(6.3e-5, abs=1e-6)
+    assert sample_ratio([([5200, 4800], half)]).alarms
+    assert sample_ratio([([9000, 500, 480], [0.9, 0.05, 0.05])]).p_value > 0.5
+    assert not sample_ratio([([0, 0], half)]).alarms
+    assert sample_ratio([([30, 0], half)]).alarms
+
+
+def test_a_split_is_held_against_the_arms_that_were_open_at_the_time() -> None:
+    shares = [0.4, 0.3, 0.3]
+    first, second = ([4000, 3000, 3000], shares), ([2000, 0, 1500], [4 / 7, 0, 3 / 7])
+    fair = sample_ratio([first, second, ([500, 0, 0], [1.0, 0, 0])])
+    assert fair.counts == (6500, 3000, 4500)
+    assert fair.expected == pytest.approx(fair.counts)
+    assert fair.p_value == 1
+    # What is wrong in one span is not made up for by the other.
+    assert sample_ratio([([5200, 4800], [0.5, 0.5]), ([4800, 5200], [0.5, 0.5])]).alarms
 
 
 @pytest.mark.parametrize(
@@ -96,13 +110,28 @@ def test_the_planner_turns_round() -> None:
     users = plan.users_needed(0.05)
     assert plan.minimum_effect(users) == pytest.approx(0.05)
     assert plan.power_at(0.05, users) == pytest.approx(0.9)
-    assert plan.days_needed(0.05, users / 9.5) == 10
     uneven = replace(plan, shares=(0.9, 0.1)), replace(plan, shares=(0.5, 0.5))
     ratio = uneven[0].users_needed(0.05) / uneven[1].users_needed(0.05)
     assert ratio == pytest.approx((1 / 0.9 + 1 / 0.1) / 4)
     # Two arms of one user each way, 5 % and 80 %: the textbook's 15.7 variances over the effect squared.
     textbook = Planner(relative_variance=1.0, looks=Looks.PLANNED).users_needed(np.expm1(0.1)) / 2
     assert textbook == pytest.approx(2 * 7.849 / 0.01, rel=1e-3)
+
+
+def test_times_of_a_few_milliseconds_are_compared_as_what_they_are() -> None:
+    treated = np.arange(12) % 2 == 1
+    for before, after, change in ((5, 10, 1.0), (400, 500, 0.25), (0, 1, 1.0)):
+        noise = np.tile([1.0, 1.0, 1.01, 1.01], 3)
+        told = turns_of(
+            "t",
+            treated,
+            np.arange(12, dtype=np.int32),
+            steps_of(np.where(treated, after, before) * noise),
+            np.full(12, 30, dtype=np.int64),
+            0.5,
+        )
+        assert told.effect is not None
+        assert told.effect.change == pytest.approx(change, rel=0.05)
 
 
 def test_a_quantile_lies_where_its_share_of_observations_does() -> None:

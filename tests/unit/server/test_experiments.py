@@ -14,11 +14,12 @@ import pytest
 from appliance.chat.publishing import fill_empty
 from appliance.cli.main import main
 from appliance.config import dump_config
+from appliance.errors import Conflict
 from appliance.server.admin import serving_admin
 from appliance.server.auth import Keys
 from appliance.server.main import PROMPTS_DIR
-from appliance.store.pool import connect
-from tests.unit.server.door import Door
+from appliance.store.pool import Connection, connect
+from tests.unit.server.door import Door, Streamed
 from tests.unit.server.test_conversations import create, get, send
 
 EXPERIMENT = """
@@ -32,6 +33,9 @@ arms:
   - {name: birds, version: production}
   - {name: ships, version: SHIPS}
 """
+
+
+REPORT = "appliance experiment report ships"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +125,17 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
+    async def refuse(_: Connection) -> None:
+        raise Conflict("somebody else ended it")
+
+    registry = door.services.catalog.registry
+    with pytest.raises(Conflict, match="somebody else"):
+        # The label moves and the experiment ends, or neither.
+        await registry.move(
+            "ada", "production", ships, seen=birds, author="ana", message="m", also=refuse
+        )
+    assert await registry.resolve("ada", "production") == birds
+
     later = await create(door, character="ada")  # The tenant itself is the user.
     await send(door, later, "Hello")
     shipped = await team.run("experiment", "ship", "ships", "ships", "-m", "they were right")
@@ -136,6 +151,36 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
     kept = await team.ask("experiment", "status", "ships")
     assert kept["experiment"]["state"] == "shipped"
     assert kept["events"][-1]["has_report"]
+
+    assert f"as arm ships of experiment ships; why: {REPORT}" in await team.run(
+        "prompt", "history", "ada"
+    )
+    after = await team.ask("experiment", "report", "ships")
+    assert after["subject"]["state"] == "shipped"
+    looked_at, shipped_at = after["subject"]["looked_at"], after["shipped"]["at"]
+    assert looked_at < shipped_at, "the report it was shipped with"
+    assert sum(after["analysis"]["counts"]) == len(opened) + 1
+    others = list(pinned.values()).count(birds)
+    served = {name: after["shipped"][name] for name in ("new", "kept")}
+    assert [(one["chats"], one["replies"]) for one in served.values()] == [(1, 1), (others, others)]
+    tokens = turn_tokens(await send(door, new, "Again"))
+    again = (await team.ask("experiment", "report", "ships"))["shipped"]["new"]
+    assert again["prompt_tokens"] == served["new"]["prompt_tokens"] + tokens[0]
+    assert again["hit_tokens"] == served["new"]["hit_tokens"] + tokens[1]
+    page = team.folder / "after.html"
+    told = await team.run("experiment", "report", "ships", "--page", str(page))
+    for words in (
+        "Foretold: Shipped, new chats compute",
+        "Measured since: 2 replies of 1 chat opened since",
+    ):
+        assert words in told
+        assert words in page.read_text()
+
+
+def turn_tokens(turn: Streamed) -> tuple[int, int]:
+    """Of the prompt, and of them in the cache."""
+    told = turn.chunks[0]
+    return told["prompt_tokens"], told["prefix_hit_tokens"]
 
 
 CROWD = """
@@ -157,16 +202,32 @@ FROM people CROSS JOIN generate_series(1, 6) AS n
 """
 
 
+LATER = """
+INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id, experiment,
+                                     arm, created_at, updated_at, exposed_at)
+SELECT 'local', gen_random_uuid(), '', 'ada', 'one of the later ' || i, 'ships', 'birds', now(), now(),
+       now()
+FROM generate_series(1, 160) AS i
+"""
+
+
+async def page_of(team: Team, name: str) -> str:
+    """One of the operator's pages."""
+    async with team.door.session.get(f"{team.door.url}/experiments/{name}") as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
 async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: Team) -> None:
     birds, ships = await started(team)
     pages = team.folder / "pages"
+    assert "Nobody has looked since the server started" in await page_of(team, "")
     assert "nobody" in await team.run("experiment", "check", "--pages", str(pages))
     assert "nobody has had a prompt" in (pages / "index.html").read_text()
     config = team.door.services.config.database
     assert config.url is not None
     pool = await connect(config.url, config)
     await pool.execute(CROWD, birds, ships)
-    await pool.close()
 
     checked = await team.ask("experiment", "check", "--pages", str(pages))
     (paused,) = checked["paused"]
@@ -177,16 +238,23 @@ async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: 
     assert "No, it harms" in page
     assert "Arm ships was paused at" in page
     assert 'href="ships.html"' in (pages / "index.html").read_text()
+    assert await page_of(team, "ships.html") == page, "the server shows what was looked at"
+    assert await page_of(team, "") == (pages / "index.html").read_text()
     # Paused once; the control, and open chats, go on.
     assert (await team.ask("experiment", "check"))["paused"] == []
     status = await team.ask("experiment", "status", "ships")
     assert [arm["paused_at"] is None for arm in status["experiment"]["arms"]] == [True, False]
     assert status["events"][-1]["author"] == "guardrail"
 
+    # The control goes on to let users in; who comes to it alone is no wrong split, and changes nothing.
+    await pool.execute(LATER)
+    await pool.close()
     report = await team.ask(
         "experiment", "report", "ships", "--page", str(team.folder / "one.html")
     )
+    assert report["analysis"]["counts"] == [200, 200]
     (result,) = report["analysis"]["results"]
+    assert result["verdict"] == "harms"
     hits = next(one for one in result["findings"] if one["metric"]["name"] == "hit_ratio")
     assert hits["relative"]["high"] < -0.05
     assert hits["guard"] == "breached"
@@ -195,6 +263,71 @@ async def test_a_check_pauses_what_empties_the_cache_and_its_page_says_so(team: 
     await team.run("experiment", "stop", "ships", "-m", "it empties the cache")
     assert "no experiment runs" in await team.run("experiment", "check", "--pages", str(pages))
     assert "There are none yet" in (pages / "index.html").read_text()
+
+
+OWN = """
+- {name: own, title: Own, unit: x, direction: up, numerator: own.x, group: quality}
+"""
+
+
+async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Team) -> None:
+    birds, ships = await started(team)
+    config = team.door.services.config.database
+    assert config.url is not None
+    pool = await connect(config.url, config)
+    await pool.execute(CROWD, birds, ships)
+    await pool.close()
+    own = team.folder / "own"
+    own.mkdir()
+    (own / "metrics.yaml").write_text(OWN)
+    (own / "own.sql").write_text(
+        "SELECT person, NULL::float8 AS x FROM appliance.experiment_people($1::text)"
+    )
+    for command in (("check",), ("report", "ships"), ("stop", "ships", "-m", "enough")):
+        told = await team.run("experiment", *command, "--metrics", str(own), code=2)
+        assert "a value is null; use coalesce" in told
+    (own / "own.sql").write_text(
+        "SELECT person, 1 AS x FROM appliance.experiment_people($1::text);"
+    )
+    checked = await team.ask("experiment", "check", "--metrics", str(own))
+    assert [one["arm"] for one in checked["paused"]] == ["ships"]
+    ship = ("experiment", "ship", "ships", "ships", "-m", "all the same", "--metrics", str(own))
+    assert "arm ships is paused and harms" in await team.run(*ship, code=2)
+
+    # One that decides is asked for by name, and not taken for too few users.
+    await team.run("experiment", "stop", "ships", "-m", "enough")
+    text = EXPERIMENT.replace("SHIPS", ships[:12]).replace("messages_sent", "own")
+    path = team.write(text.replace("name: ships\n", "name: two\n", 1))
+    await team.run("experiment", "create", path, "-m", "two", "--metrics", str(own))
+    await team.run("experiment", "start", "two", "-m", "go")
+    refused = await team.run("experiment", "report", "two", code=2)
+    assert "two is decided by own, which the program does not measure: say --metrics" in refused
+    assert "nobody" in await team.run("experiment", "report", "two", "--metrics", str(own), code=2)
+    assert "nobody" in await team.run("experiment", "check"), "guardrails need it not"
+
+
+async def test_a_plan_is_made_of_what_users_did_before_anybody_is_in_it(team: Team) -> None:
+    birds, ships = await started(team)
+    text = EXPERIMENT.replace("SHIPS", ships[:12]).replace("messages_sent", "hit_ratio")
+    path = team.write(
+        text.replace("looks: planned\n", "").replace("name: ships\n", "name: two\n", 1)
+    )
+    nobody = await team.run("experiment", "plan", path, code=2)
+    assert "nobody opened a chat with ada in the last 14 days" in nobody
+    config = team.door.services.config.database
+    assert config.url is not None
+    pool = await connect(config.url, config)
+    await pool.execute(CROWD, birds, ships)
+    await pool.close()
+    plan = await team.ask("experiment", "plan", path)
+    assert (plan["came"], plan["let_in"]) == (400, 400)
+    assert plan["metrics"][0]["value"] == pytest.approx(0.725, abs=0.01)
+    assert plan["users"] == plan["metrics"][0]["users"] >= 200
+    told = await team.run("experiment", "plan", path)
+    assert "Prompt tokens found in the cache: 72" in told
+    assert f"write `users: {plan['users']}` into {path}" in told
+    status = await team.ask("experiment", "status")
+    assert [one["name"] for one in status["experiments"]] == ["ships"]
 
 
 async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(team: Team) -> None:
@@ -239,9 +372,22 @@ async def test_two_experiments_share_a_layer_side_by_side_and_never_the_same_use
     smaller = await team.run("experiment", "start", "ships", "--coverage", "0.5", "-m", "x", code=2)
     assert "a ramp only adds users" in smaller
     await team.run("experiment", "stop", "ships", "-m", "enough")
-    assert "two: runs, with 100% of the users" in await team.run(
-        "experiment", "start", "two", "-m", "go"
+    start = ("experiment", "start", "two", "-m", "go")
+    assert "two: runs, with 10% of the users" in await team.run(*start, "--coverage", "0.1")
+    assert "a ramp only adds users" in await team.run(*start, "--coverage", "0.05", code=2)
+    assert "two: runs, with 50% of the users" in await team.run(*start, "--coverage", "0.5")
+    assert "two runs already, with 50%" in await team.run(*start, code=2)
+    apart = second.replace("name: two\n", "name: four\nexcludes: [two]\n", 1)
+    apart = apart.replace(ships[:12], "production").replace(
+        "character: ada", "character: lighthouse"
     )
+    await team.run("experiment", "create", team.write(apart), "-m", "four")
+    await team.run("experiment", "start", "four", "-m", "go")
+    told = await team.run(*start, "--coverage", "0.9", code=2)
+    assert "letting any in now would throw them out of four" in told
+    await team.run("experiment", "stop", "four", "-m", "enough")
+    events = (await team.ask("experiment", "status", "two"))["events"]
+    assert [event["kind"] for event in events] == ["created", "started", "ramped"]
     again = await team.run("experiment", "start", "ships", "-m", "go", code=2)
     assert "only a draft can be started" in again
 
