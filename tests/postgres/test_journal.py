@@ -193,6 +193,48 @@ async def test_a_journalled_turn_of_a_conversation_that_is_gone_brings_nothing_b
     assert '"a1"' in line
 
 
+async def test_a_send_that_comes_twice_at_once_is_journalled_once_and_told_so(
+    kept: Kept, ledger: Ledger
+) -> None:
+    chat = await Chat.begin(kept.ledger)
+    kept.is_maintenance = True
+    offered = turn(chat.conversation, None, "q", "a")
+    answers = await asyncio.gather(*(kept.ledger.append_turn(offered) for _ in range(3)))
+    assert sorted(answer.replayed for answer in answers) == [False, True, True]
+    assert kept.waiting == 1
+    new = opening(title="t")
+    made = await asyncio.gather(*(kept.ledger.open(new) for _ in range(2)))
+    assert made[0] == made[1]
+    assert kept.waiting == 2
+    kept.is_maintenance = False
+    await kept.drained()
+    assert len(await ledger.messages(*chat.key)) == 2
+
+
+async def test_a_text_that_no_bytes_can_be_made_of_is_stored_alike_through_the_journal(
+    kept: Kept, ledger: Ledger
+) -> None:
+    broken = "half \ud83d, \0"
+
+    async def live() -> list[str]:
+        greeting = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text=broken)
+        chat = Chat(kept.ledger, await kept.ledger.open(opening(greetings=(greeting,))))
+        await kept.ledger.append_turn(
+            turn(chat.conversation, chat.parent_id, broken, broken, title=broken)
+        )
+        waiting = [message.text for message in await kept.ledger.messages(*chat.key)]
+        title = (await kept.ledger.get(*chat.key)).title
+        kept.is_maintenance = False
+        await kept.drained()
+        assert [message.text for message in await ledger.messages(*chat.key)] == waiting
+        assert (await ledger.get(*chat.key)).title == title
+        return [*waiting, title]
+
+    straight = await live()
+    kept.is_maintenance = True
+    assert await live() == straight
+
+
 async def test_what_cannot_be_kept_aside_keeps_no_other_turn_in_the_journal(
     kept: Kept,
     ledger: Ledger,
