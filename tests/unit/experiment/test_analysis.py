@@ -118,6 +118,7 @@ def test_a_pause_ends_its_arms_comparison_and_no_other() -> None:
         without_rows(replace(kept, users=replace(users, paused_at=(np.inf, paused, np.inf))), gone),
         PLAN,
     )
+    assert sum(told.sample_ratio.counts) == told.users
     assert told.sample_ratio.p_value > 0.001, "who came after the pause is no wrong split"
     first, second = (finding(told, "messages_sent", arm=place) for place in (0, 1))
     assert first.reading is Reading.UNCLEAR, "nor do they count"
