@@ -42,15 +42,23 @@ def load_as_service(path: Path) -> Config:
     if os.environ.get(FOLDER_VARIABLE):
         return with_credentials(config, os.environ)
     try:
-        return _with(config, path.absolute().parent / FOLDER_NAME, prefix="")
+        return with_secrets(config, path.absolute().parent / FOLDER_NAME)
     except _NotReadableError:
-        if config.database.url is not None or config.paths.postgres_dir.exists():
+        if config.database.url is not None or os.path.exists(config.paths.postgres_dir):
             return config
         raise
 
 
 class _NotReadableError(ConfigError):
     """This user may not read a credential."""
+
+
+def with_secrets(config: Config, folder: Path) -> Config:
+    """The configuration with the files of the folder that services are handed copies of.
+
+    Raises ConfigError that names the credential, and nothing of what is in it.
+    """
+    return _with(config, folder, prefix="")
 
 
 def with_credentials(config: Config, environment: Mapping[str, str]) -> Config:
@@ -69,13 +77,13 @@ def _with(config: Config, folder: Path, *, prefix: str) -> Config:
         config = replace(config, database=replace(config.database, url=url.strip()))
     keys = _read(folder, API_KEYS, prefix)
     if keys is not None:
-        added = parse_keys(keys)
+        added = _parse_keys(keys)
         whole = (*config.server.api_keys, *added)
         config = replace(config, server=replace(config.server, api_keys=whole))
     return config
 
 
-def parse_keys(text: str) -> tuple[ApiKey, ...]:
+def _parse_keys(text: str) -> tuple[ApiKey, ...]:
     """The keys of `api_keys.toml`. Raises ConfigError."""
     try:
         return msgspec.convert(tomllib.loads(text), _Keys).api_keys

@@ -4,7 +4,7 @@ Users come and go in three equal waves, with thousands of chats. Memory, descrip
 process, pages of the cache and the size of the database are sampled; each series of the last wave is held
 against the wave before it, and is flat, or grows by design and says why. With `--real` the engine has the
 demo model, else a script answers. Interrupted (Ctrl-C), it reports what there is. Exit code 1: a series
-grew without an explanation, an answer failed, or something was held at the end.
+grew without an explanation, an answer failed, or something was held at the end; 2: too short to say.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from bench.survival.product import Recipe, config_of, units_of
 from bench.survival.samples import Judged, Sample, judge, sample
 from bench.survival.units import Units
 from bench.survival.users import WAVES, Traffic, day
+from bench.survival.verdict import Outcome
 from tests.model_fixtures import tiny_model, write_directory
 
 START_S_MAX = 300.0
@@ -59,7 +60,7 @@ def main() -> int:
     print("\n".join(soak.lines()), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(soak.as_json(), indent=1))
-    return int(not soak.passed)
+    return soak.outcome.exit_code
 
 
 async def _run(options: argparse.Namespace, folder: Path) -> Soak:
@@ -140,13 +141,14 @@ class Soak:
             self.found += [f"{talk.conversation}: {missing} replies are LOST"] if missing else []
 
     @property
-    def passed(self) -> bool:
-        """Whether nothing is wrong, and every series is flat or explained."""
-        return (
-            not self.found
-            and not +self._traffic.failures
-            and all(one.passed for one in self._judged())
-        )
+    def outcome(self) -> Outcome:
+        """Whether nothing is wrong, and every series of a whole day is flat or explained."""
+        judged = self._judged()
+        wrong = self.found or +self._traffic.failures or not all(one.passed for one in judged)
+        if wrong:
+            return Outcome.FAILED
+        is_whole = bool(judged) and self._traffic.turns >= self._traffic.wanted
+        return Outcome.PASSED if is_whole else Outcome.NOT_PROVED
 
     def lines(self) -> list[str]:
         """The report."""
@@ -172,13 +174,13 @@ class Soak:
             )
         shown += [f"failed: {n} times {what}" for what, n in (+traffic.failures).items()]
         shown += [f"found: {sentence}" for sentence in self.found]
-        shown.append("PASSED" if self.passed else "FAILED")
+        shown.append(self.outcome.value)
         return shown
 
     def as_json(self) -> dict[str, Any]:
         """All of it in plain values."""
         return {
-            "passed": self.passed,
+            "outcome": self.outcome.value,
             "turns": self._traffic.turns,
             "seconds": round(self._seconds, 1),
             "samples": [asdict(one) for one in self._samples],

@@ -84,9 +84,15 @@ def target_of(options: argparse.Namespace) -> Target:
     if options.url is not None:
         return Target(url=options.url)
     if options.config is not None:
-        config = _config(options.config)
-        if config.database.url is not None:
-            return Target(url=config.database.url)
+        database = _config(options.config).database
+        if database.url is not None and database.pooling == "transaction":
+            raise ConfigError(
+                f"{options.config}: database.url leads to a pooler (database.pooling), and an operator "
+                "needs sessions of the server's own: name the server itself with --url",
+                param="database.pooling",
+            )
+        if database.url is not None:
+            return Target(url=database.url)
     return Target(directory=cluster_folder(options))
 
 

@@ -15,6 +15,8 @@ from appliance.cli.installed import CONFIG
 
 if TYPE_CHECKING:
     from appliance.cli.doctor_subject import Fault, Subject
+    from appliance.config import Config
+    from appliance.file_access import Who
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -61,7 +63,7 @@ def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
         )
         return
     try:
-        config = load_config(config_path)
+        written = load_config(config_path)
     except ConfigError as error:
         yield Fault(name="config-wrong", what=error.message, mend=f"edit {config_path}")
         return
@@ -74,7 +76,7 @@ def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
         )
         return
     try:
-        subject = _subject(config_path, config, who, is_installed)
+        subject = _subject(config_path, written, who, is_installed)
     except ConfigError as error:
         yield Fault(
             name="program-not-reachable",
@@ -108,28 +110,33 @@ def checks() -> tuple[Callable[[Subject], Iterator[Fault]], ...]:
     )
 
 
-def _subject(config_path: Path, config: object, who: object, is_installed: bool) -> Subject:
+def _subject(config_path: Path, written: Config, who: Who, is_installed: bool) -> Subject:
     import pwd
 
     from appliance.cli.doctor_subject import Subject, look_at_machine
     from appliance.cli.installed import CREDENTIALS
     from appliance.cli.system import SOURCES
     from appliance.cli.system_steps import install_steps
-    from appliance.config import Config
-    from appliance.file_access import Who
+    from appliance.credentials import with_secrets
+    from appliance.errors import ConfigError
 
-    assert isinstance(config, Config)
-    assert isinstance(who, Who)
     try:
         home: Path | None = Path(pwd.getpwuid(who.uid).pw_dir)
     except KeyError:
         home = None
+    config: Config = written
     differing: tuple[str, ...] = ()
     if is_installed:
-        steps = install_steps(Path("/"), SOURCES, model=None, name=None, start=False)
-        differing = tuple(map(str, steps))
+        try:
+            config = with_secrets(written, CREDENTIALS)
+        except ConfigError:
+            pass  # secret_faults says which; no installation can be planned from it.
+        else:
+            steps = install_steps(Path("/"), SOURCES, model=None, name=None, start=False)
+            differing = tuple(map(str, steps))
     return Subject(
         config_path=config_path,
+        written=written,
         config=config,
         who=who,
         home=home,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 from appliance.cli.doctor_subject import Fault, Subject
+from appliance.credentials import DATABASE_URL
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
@@ -16,10 +17,11 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 def database_faults(subject: Subject) -> Iterator[Fault]:
-    """The embedded cluster, or the server that `database.url` names."""
+    """The embedded cluster, or the server that `database.url` or the secret of that name says."""
     url = subject.config.database.url
     if url is not None:
-        yield from _away(url)
+        is_secret = url != subject.written.database.url
+        yield from _away(url, f"credential {DATABASE_URL}" if is_secret else "database.url")
         return
     try:
         binaries = find_binaries()
@@ -56,7 +58,7 @@ def database_faults(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _away(url: str) -> Iterator[Fault]:
+def _away(url: str, named: str) -> Iterator[Fault]:
     parts = urlsplit(url)
     hosts = parse_qs(parts.query).get("host", [parts.hostname or "/var/run/postgresql"])
     ports = parse_qs(parts.query).get("port", [])
@@ -76,6 +78,6 @@ def _away(url: str) -> Iterator[Fault]:
             return
     yield Fault(
         name="database-away",
-        what=f"database.url: nobody answers ({cause})",
-        mend="systemctl status postgresql, or edit database.url",
+        what=f"{named}: nobody answers ({cause})",
+        mend=f"systemctl status postgresql, or edit {named}",
     )

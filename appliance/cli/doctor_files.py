@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from appliance.cli.doctor_subject import Fault, Subject
 from appliance.config import engine_configs
-from appliance.credentials import API_KEYS, KNOWN, parse_keys
+from appliance.credentials import KNOWN, with_secrets
 from appliance.errors import ApplianceError
 from appliance.file_access import (
     ENTER,
@@ -33,7 +33,7 @@ OPEN_TO_GROUP = stat.S_IRWXG
 
 def settings_faults(subject: Subject) -> Iterator[Fault]:
     """The configuration file's own: who reads it, what it holds."""
-    path, config = subject.config_path, subject.config
+    path, config = subject.config_path, subject.written
     stopped = stopped_at(path, subject.who, READ)
     if stopped is not None:
         yield Fault(
@@ -76,12 +76,10 @@ def secret_faults(subject: Subject) -> Iterator[Fault]:
                 what=f"{path} is none of {', '.join(KNOWN)}: nobody reads it",
                 mend=f"rename or remove it: mv {path} {folder / KNOWN[0]}",
             )
-    keys = folder / API_KEYS
-    if keys.is_file():
-        try:
-            parse_keys(keys.read_text(encoding="utf-8", errors="replace"))
-        except ApplianceError as error:
-            yield Fault(name="credential-wrong", what=error.message, mend=f"edit {keys}")
+    try:
+        with_secrets(subject.written, folder)
+    except ApplianceError as error:
+        yield Fault(name="credential-wrong", what=error.message, mend=f"edit it in {folder}")
 
 
 def model_faults(subject: Subject) -> Iterator[Fault]:

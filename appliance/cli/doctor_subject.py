@@ -20,7 +20,6 @@ from appliance.config import Config
 from appliance.file_access import Who
 
 SYSTEMCTL_TIMEOUT_S = 5.0
-GPU_CONTROL = Path("/dev/nvidiactl")
 KIB = 1024
 
 
@@ -54,11 +53,13 @@ class Machine:
 class Subject:
     """One appliance on one machine. `who` is the services' user; `home` its home, if it has one.
 
+    `config` is what the services have, `written` what the file of settings says by itself.
     `credentials` is the folder of secrets, None where the appliance is not installed as services;
     `differing`: what `appliance system check` finds.
     """
 
     config_path: Path
+    written: Config
     config: Config
     who: Who
     home: Path | None
@@ -68,8 +69,8 @@ class Subject:
 
     @property
     def is_running(self) -> bool:
-        """Whether the services have the port and the sockets."""
-        return any(state == "active" for state in self.machine.services.values())
+        """Whether the services have the port: timers and the target are active without it."""
+        return self.machine.services.get("appliance-server.socket") == "active"
 
 
 def look_at_machine() -> Machine:

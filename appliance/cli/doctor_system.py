@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import appliance
-from appliance.cli.doctor_subject import GPU_CONTROL, Fault, Subject
+from appliance.cli.doctor_subject import Fault, Subject
 from appliance.cli.plain_text import size
+from appliance.cli.system_files import GPU_CONTROL
 from appliance.config import GIB, engine_configs
 from appliance.file_access import READ, WRITE, stopped_at, told
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.db import add_db, run_db
@@ -20,9 +19,6 @@ from appliance.cli.prompt import add_prompt
 from appliance.cli.status import add_status, run_status
 from appliance.cli.system import add_system, run_system
 from appliance.errors import ApplianceError
-
-if TYPE_CHECKING:
-    from appliance.config import Config
 
 RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "doctor": run_doctor,
@@ -81,46 +77,9 @@ def _dispatch(options: argparse.Namespace) -> int:
         from appliance.cli.serve import run_serve
 
         return run_serve(config)
-    return _run_process(options, config)
+    from appliance.cli.run_process import run_process
 
-
-def _run_process(options: argparse.Namespace, config: Config) -> int:
-    """One process of a box, under `appliance serve` or a service manager."""
-    from appliance.credentials import with_credentials
-    from appliance.file_access import ENTER, READ, WRITE, check_access
-    from appliance.log import configure_logging
-    from appliance.service_manager import NO_MANAGER, inherited_socket, service_manager
-
-    configure_logging()
-    if options.parent_pid is None:
-        config = with_credentials(config, os.environ)
-        manager = service_manager(os.environ)
-    else:
-        from appliance.cli.parent import die_with_parent
-
-        die_with_parent(options.parent_pid)
-        manager = NO_MANAGER
-    # Told within a second of the start, before anything is loaded.
-    if options.command != "postgres":
-        is_folder = config.model.path.suffix != ".gguf"
-        check_access("model.path", config.model.path, READ | ENTER if is_folder else READ)
-        check_access("paths.run_dir", config.paths.run_dir, WRITE | ENTER)
-    if options.parent_pid is None:
-        check_access("paths.data_dir", config.paths.data_dir, READ | WRITE | ENTER)
-    if options.command == "postgres":
-        from appliance.cli.postgres import run_postgres
-
-        return run_postgres(config, manager)
-    if options.command == "engine":
-        from appliance.engine.main import run as run_engine
-
-        return run_engine(config, options.number, manager)
-    from appliance.cli.postgres import with_own_postgres
-    from appliance.server.main import run as run_server
-
-    inherited = inherited_socket(os.environ)
-    listen_fd = inherited if options.listen_fd is None else options.listen_fd
-    return run_server(with_own_postgres(config), listen_fd, manager)
+    return run_process(options, config)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

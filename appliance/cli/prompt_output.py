@@ -18,8 +18,10 @@ from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.cli.plain_text import counted, visible
 from appliance.errors import ConfigError
+from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.bundle_folder import read_bundle
-from appliance.prompt.characters import FILE_BYTES_MAX, CharacterVersion
+from appliance.prompt.character_file import FILE_BYTES_MAX, read_character
+from appliance.prompt.characters import CharacterVersion, template_in
 from appliance.prompt.lore.lint import lore_findings
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
@@ -54,7 +56,7 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
         )
         return 0
     if _is_character(path):
-        return _lint_character(path)
+        return _lint_character(path, data)
     template = load_template(path)
     if data:
         _render_own(template, data)
@@ -64,9 +66,19 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
     return 0
 
 
-def _lint_character(path: Path) -> int:
+def _lint_character(path: Path, data: Mapping[str, Any]) -> int:
     """A character's file or folder: its template, and its lorebook where its texts go."""
-    version = CharacterVersion.of(read_bundle(path))
+    bundle = read_bundle(path)
+    if CHARACTER_FILE in bundle.files:
+        # All that lint finds, and not the first error alone.
+        character = read_character(bundle.files[CHARACTER_FILE], str(path))
+        own = findings(template_in(bundle, character, str(path)))
+        if any(finding.level is Level.ERROR for finding in own):
+            _print_findings(own)
+            return EXIT_BAD_INPUT
+    version = CharacterVersion.of(bundle)
+    if data:
+        _render_version(version, data)
     found = [*findings(version.template), *lore_findings(version.lore, str(path))]
     if _print_findings(found):
         return EXIT_BAD_INPUT
@@ -93,16 +105,18 @@ def _rendered(
         parts = PoetTemplate.load(path).render(data, token_limit=token_limit)
         return Rendered(before=parts, after=()), False
     if _is_character(path):
-        version = CharacterVersion.of(read_bundle(path))
-        _check_names(version.template, data)
-        inputs = {**version.template.front.samples(), **data}
-        return version.render(SAMPLE, inputs=inputs), True
+        return _render_version(CharacterVersion.of(read_bundle(path)), data), True
     return _render_own(load_template(path), data), True
 
 
 def _render_own(template: Template, data: Mapping[str, Any]) -> Rendered:
     _check_names(template, data)
     return template.render({**template.front.samples(), **data}, SAMPLE)
+
+
+def _render_version(version: CharacterVersion, data: Mapping[str, Any]) -> Rendered:
+    _check_names(version.template, data)
+    return version.render(SAMPLE, inputs={**version.template.front.samples(), **data})
 
 
 def _check_names(template: Template, data: Mapping[str, Any]) -> None:

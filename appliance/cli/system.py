@@ -10,11 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json
 from appliance.errors import ConfigError
+
+if TYPE_CHECKING:
+    from appliance.cli.system_plan import Step
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -105,7 +108,7 @@ def _check(root: Path) -> int:
     return EXIT_FOUND_WRONG if steps else 0
 
 
-def _act(root: Path, steps: Sequence[object], execute: bool) -> int:
+def _act(root: Path, steps: Sequence[Step], execute: bool) -> int:
     from appliance.cli.system_apply import ROOT, carry_out
 
     if not steps:
@@ -116,7 +119,7 @@ def _act(root: Path, steps: Sequence[object], execute: bool) -> int:
     for step in steps:
         print(step, flush=True)
         if execute:
-            carry_out(root, step)  # type: ignore[arg-type]
+            carry_out(root, step)
     if not execute:
         print("nothing was changed: say --execute to do it", file=sys.stderr)
     return 0

@@ -155,6 +155,9 @@ def _gpu() -> File:
     return _drop_in("appliance-engine@.service", "gpu", "a GPU", lines)
 
 
+GPU_CONTROL = Path("/dev/nvidiactl")
+"""Is there where a GPU's driver is."""
+
 GPU_NODES = ("char-nvidia", "char-nvidia-frontend", "char-nvidia-uvm", "char-nvidia-caps")
 """The driver's names in /proc/devices; which there are depends on its version."""
 

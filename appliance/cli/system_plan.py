@@ -109,7 +109,9 @@ def plan_uninstall(
     paths = sorted(installed)
     steps: list[Step] = []
     if is_running:
-        words = ("systemctl", "stop", "appliance.target")
+        # Each part by name: `stop` waits for what it names alone, and data is deleted next.
+        units = [path.name.replace("@.", "@*.") for path in paths if path.parent == UNITS]
+        words = ("systemctl", "stop", *units)
         steps.append(Command(words=words, why="ends every process in order"))
     steps += [Remove(path=path) for path in paths]
     if any(path.is_relative_to(UNITS) for path in paths):

@@ -15,6 +15,7 @@ from appliance.cli.system_files import (
     BACKUPS,
     CACHE,
     COMMAND,
+    GPU_CONTROL,
     PREVIOUS,
     PROGRAM,
     RUN,
@@ -26,13 +27,13 @@ from appliance.cli.system_files import (
     unit_files,
 )
 from appliance.cli.system_plan import Step, plan_install, plan_uninstall
-from appliance.config import Config, load_config, parse_config
+from appliance.config import Config, engine_configs, load_config, parse_config
+from appliance.credentials import with_secrets
 from appliance.errors import ConfigError
 from appliance.file_access import ENTER, READ, Who, advice, stopped_at, told, user
 
 FOLDERS = (RUN, STATE, CACHE, BACKUPS, CREDENTIALS)
 DELETABLE = (STATE, CACHE, BACKUPS, CONFIG.parent)
-GPU_CONTROL = Path("/dev/nvidiactl")
 NOT_YET_MADE = Who(name=f"the user {USER}", uid=-1, gids=frozenset())
 """The service's user before it exists: it may what everybody may."""
 
@@ -52,7 +53,7 @@ def install_steps(
     if root == ROOT:
         _check_reach(prefix)
     accounts = account_files(texts)
-    has_gpu = GPU_CONTROL.exists()
+    has_gpu = _has_gpu(root, config)
     files = (*program_files(prefix, toml), *unit_files(texts, config, has_gpu=has_gpu))
     wanted = {item.path for item in files}
     return plan_install(
@@ -116,10 +117,23 @@ def _config_toml(root: Path, model: Path | None, name: str | None) -> str:
     return config_text(values, read_meanings())
 
 
+def installed_config(root: Path) -> Config:
+    """The settings as the installed services have them, secrets included. Raises ConfigError."""
+    return with_secrets(load_config(below(root, CONFIG)), below(root, CREDENTIALS))
+
+
 def _config(root: Path, toml: str) -> Config:
     if below(root, CONFIG).exists():
-        return load_config(below(root, CONFIG))
-    return parse_config(toml, base=CONFIG.parent)
+        return installed_config(root)
+    return with_secrets(parse_config(toml, base=CONFIG.parent), below(root, CREDENTIALS))
+
+
+def _has_gpu(root: Path, config: Config) -> bool:
+    """Whether engines are to reach a GPU's nodes: where there are some here, or settings name a GPU of
+    the system that will boot `root`, which nobody can look at yet."""
+    if root == ROOT:
+        return GPU_CONTROL.exists()
+    return any(own.engine.device.startswith("cuda") for own in engine_configs(config))
 
 
 def _check_reach(prefix: Path) -> None:

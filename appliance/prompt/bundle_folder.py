@@ -19,13 +19,12 @@ from appliance.prompt.bundle import (
     TEMPLATES_FOLDER,
     Bundle,
 )
+from appliance.prompt.character_file import FILE_BYTES_MAX, read_character
 from appliance.prompt.characters import (
     DEFAULT_CHARACTER,
-    FILE_BYTES_MAX,
     Characters,
     CharacterVersion,
     no_template,
-    read_character,
 )
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
 from appliance.prompt.templates.source import from_folder, inside, read_file, read_source

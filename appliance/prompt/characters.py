@@ -9,28 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-import yaml
-
-from appliance.errors import InvalidBundle, NotFound, TemplateError
-from appliance.prompt.bundle import CHARACTER_FILE, NAME, TEMPLATES_FOLDER, Bundle
+from appliance.errors import InvalidBundle, InvalidRequest, NotFound, TemplateError
+from appliance.prompt.bundle import BYTES_MAX, CHARACTER_FILE, TEMPLATES_FOLDER, Bundle
 from appliance.prompt.cards.bundle import card_in
 from appliance.prompt.cards.card import Card
 from appliance.prompt.cards.charx import CARD_FILE
+from appliance.prompt.cards.json_document import parse_document
 from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of, summary
-from appliance.prompt.contents import UNSTORABLE
-from appliance.prompt.field_faults import field_fault
+from appliance.prompt.character_file import Character, read_character
 from appliance.prompt.lore.books import Lore, Placement
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
-from appliance.prompt.settings import (
-    NO_SAMPLING,
-    NO_TRUNCATION,
-    SamplingSettings,
-    TruncationSettings,
-)
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
 from appliance.prompt.templates.frozen_macros import Beginning
@@ -45,36 +36,8 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType(
 )
 """What a conversation gives a template where its user has set nothing."""
 DEFAULT_CHARACTER = "assistant"
-FILE_BYTES_MAX = 256 * 1024
 LOREBOOK_FILE = "lorebook.json"
 """A character's lorebook: V2's `character_book`, or V3's `lorebook_v3`."""
-
-
-class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One character. An empty `system` leaves the model's own default; `greeting` opens a chat.
-
-    `suggestions` are messages that a reader may begin with. `template` is the name of the one that
-    the prompts of its conversations are made with. `post_history` stands after the newest message of
-    every prompt; `lore_placement`: where the texts of its lorebook go. `sampling` and `truncation` are
-    what its replies are chosen and its prompts cut with, where a request says nothing else.
-    """
-
-    id: str
-    name: str
-    description: str = ""
-    system: str = ""
-    greeting: str = ""
-    suggestions: tuple[str, ...] = ()
-    template: str = DEFAULT_TEMPLATE
-    post_history: str = ""
-    lore_placement: Literal["frozen", "as_written"] = "frozen"
-    sampling: SamplingSettings = NO_SAMPLING
-    truncation: TruncationSettings = NO_TRUNCATION
-
-    def values(self) -> Mapping[str, Any]:
-        """What templates know of it, as `character`."""
-        shown = ("id", "name", "description", "system", "post_history")
-        return {"character": {name: getattr(self, name) for name in shown}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +72,8 @@ class CharacterVersion:
         character = read_character(bundle.files[CHARACTER_FILE], here)
         if character.id != bundle.name:
             raise InvalidBundle(f"{here}: id: {character.id!r} is not {bundle.name!r}")
-        template = _template(bundle, character, here)
+        template = template_in(bundle, character, here)
+        refuse_errors(template)
         try:
             template.render({**NO_INPUTS, **character.values()}, SAMPLE)
         except TemplateError as error:
@@ -150,11 +114,6 @@ class CharacterVersion:
     def called(self) -> str:
         """What {{char}} stands for."""
         return self.character.name if self.card is None else self.card.called
-
-    @property
-    def made_of(self) -> str:
-        """Names what its prompts are made with, besides the values."""
-        return self.template.version
 
     @property
     def text_chars(self) -> int:
@@ -219,20 +178,28 @@ class Characters:
         return found
 
 
-def _lorebooks(bundle: Bundle) -> list[Lorebook]:
-    """The book in LOREBOOK_FILE, if there is one; raises InvalidBundle or InvalidRequest."""
+def lorebook_document(bundle: Bundle) -> dict[str, Any] | None:
+    """What stands in LOREBOOK_FILE, read as strictly as a card; None without one. Raises InvalidCard."""
     if LOREBOOK_FILE not in bundle.files:
-        return []
+        return None
     here = f"{bundle.name}/{LOREBOOK_FILE}"
+    return parse_document(bundle.files[LOREBOOK_FILE], here, bytes_max=BYTES_MAX)[1]
+
+
+def _lorebooks(bundle: Bundle) -> list[Lorebook]:
     try:
-        document = msgspec.json.decode(bundle.text(LOREBOOK_FILE))
-    except msgspec.DecodeError as error:
-        raise InvalidBundle(f"{here}: not JSON: {error}") from error
-    book = read_lorebook(document, path=here)
+        document = lorebook_document(bundle)
+        book = read_lorebook(document, path=f"{bundle.name}/{LOREBOOK_FILE}")
+    except InvalidRequest as error:
+        raise InvalidBundle(error.message, param=error.param) from error
     return [] if book is None else [book]
 
 
-def _template(bundle: Bundle, character: Character, here: str) -> Template:
+def template_in(bundle: Bundle, character: Character, here: str) -> Template:
+    """The template that a character names, whatever lint says of it; `here` is its own file.
+
+    Raises InvalidBundle for one that is not there, TemplateError for one that does not compile.
+    """
     path = f"{TEMPLATES_FOLDER}{character.template}.yaml"
     source = bundle.files.get(path)
     if source is None:
@@ -246,9 +213,7 @@ def _template(bundle: Bundle, character: Character, here: str) -> Template:
         return None if content is None else decoded(content, f"{bundle.name}/{file}")
 
     file = f"{bundle.name}/{path}"
-    template = compile_template(read_source(decoded(source, file), file, included))
-    refuse_errors(template)
-    return template
+    return compile_template(read_source(decoded(source, file), file, included))
 
 
 def no_template(here: str, name: str, paths: Iterable[str]) -> InvalidBundle:
@@ -263,40 +228,3 @@ def no_template(here: str, name: str, paths: Iterable[str]) -> InvalidBundle:
     return InvalidBundle(
         f"{here}: template: there is no {name!r} (there are: {', '.join(sorted(known))})"
     )
-
-
-def read_character(source: bytes, here: str) -> Character:
-    """The character in a YAML file that errors call `here`; raises InvalidBundle naming the field."""
-    if len(source) > FILE_BYTES_MAX:
-        raise InvalidBundle(f"{here}: larger than {FILE_BYTES_MAX} bytes")
-    try:
-        document = yaml.load(source, Loader=_PlainLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidBundle(f"{here}: not YAML: {' '.join(str(error).split())}") from error
-    try:
-        # Plain scalars are text, numbers too: those of settings are read as such.
-        character = msgspec.convert(document, Character, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidBundle(f"{here}: {field_fault(error, Character)}") from error
-    if NAME.match(character.id) is None:
-        raise InvalidBundle(f"{here}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
-    if not character.name.strip():
-        raise InvalidBundle(f"{here}: name: is empty")
-    for name, value in msgspec.structs.asdict(character).items():
-        texts = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(text, str) and UNSTORABLE.search(text) for text in texts):
-            raise InvalidBundle(f"{here}: {name}: holds U+0000 or half of a character")
-    return character
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """YAML in which every plain scalar is text (`name: yes` is "yes"), and nothing is shared."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases are not allowed", mark)
-        return super().compose_node(parent, index)
-
-
-_PlainLoader.yaml_implicit_resolvers = {}

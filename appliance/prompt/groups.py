@@ -6,7 +6,6 @@ the one before it. Never: whose turn it is, or what was said (`chat.speakers`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -50,12 +49,6 @@ class Group:
             lore=Lore.together([member.lore for member in members]),
             owners=MappingProxyType(owners),
         )
-
-    @property
-    def made_of(self) -> str:
-        """Names the versions that its prompts are made with."""
-        names = "\n".join(member.version for member in self.members)
-        return hashlib.sha256(names.encode()).hexdigest()
 
     @property
     def text_chars(self) -> int:

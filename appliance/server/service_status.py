@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from appliance.server.readiness import Readiness
 from appliance.service_manager import ServiceManager
 
+log = logging.getLogger("appliance.server")
+
 READY_POLL_S = 0.25
+START_S_MAX = 1200.0
+"""How long `systemctl start` waits for a server whose engine or database does not come; then `systemctl
+status` says what is missing. Longer than an upgrade waits before it takes a version back."""
 
 
 @asynccontextmanager
@@ -31,14 +38,29 @@ async def heard_by(manager: ServiceManager, readiness: Readiness) -> AsyncIterat
 
 async def _speak(manager: ServiceManager, readiness: Readiness) -> None:
     # The start is over when /ready says so for the first time. What it waits for may take long (a model
-    # that loads), and each look extends it; a loop that is held up looks no more.
-    while reasons := await readiness.reasons():
+    # that loads), and each look extends it; a loop that is held up looks no more. What never comes must
+    # not hold up whoever waits for the start: from then on the server is one that answers 503.
+    until = time.monotonic() + START_S_MAX
+    is_started = False
+    while missing := await _missing(readiness):
         if readiness.draining:
             return
-        manager.starting("; ".join(reason.message for reason in reasons))
+        if time.monotonic() < until:
+            manager.starting(missing)
+        elif not is_started:
+            is_started = True
+            manager.ready(missing)
+            log.warning("start_not_waited_for", extra={"missing": missing})
+        else:
+            manager.status(missing)
+            manager.alive()
         await asyncio.sleep(READY_POLL_S)
     manager.ready("serving")
     while (every_s := manager.feed_every_s) is not None:
         manager.alive()
         # Half of it: a moment too early is not counted as its time.
         await asyncio.sleep(every_s / 2)
+
+
+async def _missing(readiness: Readiness) -> str:
+    return "; ".join(reason.message for reason in await readiness.reasons())

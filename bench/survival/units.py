@@ -138,10 +138,10 @@ class Units:
                 found += [(unit, one) for one in (child, *child.children(recursive=True))]
         return found
 
-    def cut_power(self) -> int:
-        """Kill every process at once, and start none until `restore_power`; says how many there were."""
+    def cut_power(self) -> None:
+        """Kill every process at once, and start none until `restore_power`."""
         self._has_power.clear()
-        return self._kill_all()
+        self._kill_all()
 
     async def restore_power(self) -> None:
         """Start all again, once the last of the dead is gone."""
@@ -258,10 +258,8 @@ class Units:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def _kill_all(self) -> int:
-        found = self.processes()
-        for _, process in found:
+    def _kill_all(self) -> None:
+        for _, process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._bury_left_behind()
-        return len(found)

@@ -6,11 +6,25 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from bench.survival.chats import Account
 
 SHOWN_WRONG_MAX = 20
+
+
+class Outcome(Enum):
+    """Of a run: every promise was tried and held; one was broken; or none was, but not all were tried."""
+
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+    NOT_PROVED = "NOT PROVED"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 and 2."""
+        return list(Outcome).index(self)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +63,24 @@ class Verdict:
     not_done: list[str] = field(default_factory=list)
 
     @property
-    def passed(self) -> bool:
-        """Whether every promise held."""
-        return not any(self.faults.values())
+    def outcome(self) -> Outcome:
+        """What the run has shown."""
+        if any(self.faults.values()):
+            return Outcome.FAILED
+        return Outcome.NOT_PROVED if self.not_done else Outcome.PASSED
 
-    def close(self) -> None:
-        """Sort what the chats found wrong under the promises."""
+    def close(self, *, kills: int) -> None:
+        """Sort what the chats found wrong under the promises, and name what was not tried.
+
+        `kills`: how many were wanted.
+        """
+        tried = {
+            f"{kills} kills ({self.killed} were done)": self.killed >= kills,
+            "a stored turn against what was told": self.checked_turns > 0,
+            "a reply made again without a cache": self.made_again > 0,
+            "a look at what is held": self.checked_calm > 0,
+        }
+        self.not_done += [sentence for sentence, done in tried.items() if not done]
         for sentence in self.account.wrong:
             name = "stuck" if "stuck" in sentence or "terminal" in sentence else "wrong answers"
             self.faults["lost turns" if " 404" in sentence else name].append(sentence)
@@ -62,7 +88,7 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """All of it in plain values."""
         return {
-            "passed": self.passed,
+            "outcome": self.outcome.value,
             "seed": self.seed,
             "killed": self.killed,
             "seconds": round(self.seconds, 1),
@@ -107,7 +133,7 @@ class Verdict:
             shown.append(f"{name}: {len(sentences) or 'none'}")
             shown += [f"    {sentence}" for sentence in sentences[:SHOWN_WRONG_MAX]]
         shown += [f"not done: {sentence}" for sentence in self.not_done]
-        shown.append("PASSED" if self.passed else "FAILED")
+        shown.append(self.outcome.value)
         return shown
 
 

@@ -85,6 +85,26 @@ def threads_max() -> int:
     return len(started)
 
 
+def memory_max() -> int | None:
+    """The limit of this process's cgroup in bytes; None where the kernel shows none here.
+
+    /proc/self/cgroup may tell a path from above the box, whose own tree is mounted.
+    """
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("memory", ""):
+            continue
+        tree = Path("/sys/fs/cgroup", controllers)
+        parts = path.strip("/").split("/")
+        for start in range(len(parts)):
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                file = tree.joinpath(*parts[start:], name)
+                if file.is_file():
+                    text = file.read_text(encoding="ascii").strip()
+                    return int(text) if text.isdecimal() else None
+    return None
+
+
 def write_and_execute() -> str:
     """Memory that may be both."""
     wanted = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
@@ -166,6 +186,7 @@ def run() -> dict[str, object]:
             "userfaultfd": called("syscall", 323, 0),
         },
         "TasksMax": threads_max(),
+        "MemoryMax": memory_max(),
     }
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 
+import psutil
 import pytest
 
 from tests.box.booted import Box
@@ -146,3 +147,23 @@ def test_a_chat_goes_on_after_a_reboot_with_what_the_disk_kept(box: Box) -> None
     assert done["usage"]["cached_tokens"] > 16, done
     values = json.loads(box.run("appliance", "status", "--json").stdout)["engines"]["engine"]
     assert values["values"]["tier_disk_bytes_max"] > 0
+
+
+def test_an_uninstall_ends_every_process_before_it_deletes_what_they_have(box: Box) -> None:
+    """The last of this file: nothing is left afterwards."""
+    conversation = box.in_network(lambda: str(call("POST", "/api/conversations", {})["id"]))
+    stream = Stream(conversation, "hello", max_tokens=3900, box=box)
+    stream.start()
+    stream.begun.wait()
+    pids = [box.main_pid(unit) for unit in UNITS]
+    box.run("appliance", "system", "uninstall", "--delete", "/var/lib/appliance", "--execute")
+    assert not [pid for pid in pids if psutil.pid_exists(pid)], "a process outlived its data"
+    stream.join()
+    assert stream.end in ("done", "error"), stream.told
+    assert not (box.root / "var/lib/appliance").exists()
+    for unit in UNITS:
+        ended = box.journal("-u", unit, "-n", "20")
+        assert "Traceback" not in ended, ended
+    left = box.run("find", "/etc/systemd/system", "-name", "appliance*", "-type", "f").stdout
+    assert {name.rpartition("/")[2] for name in left.split()} <= {"impatient.conf"}, left
+    assert (box.root / "etc/appliance/appliance.toml").exists()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.box.booted import Box
@@ -69,13 +71,12 @@ NOT_TRIED = {
     "OOMScoreAdjust": "no boundary",
     "LimitNOFILE": "no boundary",
     "LimitMEMLOCK": "no boundary",
-    "MemoryMax": "read from the cgroup where the machine lets one",
     "CacheDirectory": "as StateDirectory",
     "CacheDirectoryMode": "as StateDirectory",
 }
 CHECKED_BELOW = {
     *("PrivateIPC", "PrivateNetwork", "ProtectHome", "ProtectKernelTunables", "ProcSubset"),
-    *("MemoryDenyWriteExecute", "PrivateDevices", "SystemCallFilter", "TasksMax"),
+    *("MemoryDenyWriteExecute", "PrivateDevices", "SystemCallFilter", "TasksMax", "MemoryMax"),
     *("LoadCredential", "ReadWritePaths", "StateDirectory", "StateDirectoryMode"),
 }
 NO_DIRECTIVES = {"Type", "ExecStart", "Environment", "Restart", "RestartSec", "KillMode"}
@@ -92,7 +93,7 @@ def probed(installed: Box) -> Mapping[str, Mapping[str, Any]]:
         name: box.run("readlink", f"/proc/self/ns/{space}").stdout.strip()
         for name, space in (("PrivateIPC", "ipc"), ("PrivateNetwork", "net"))
     }
-    found: dict[str, Mapping[str, Any]] = {"box": spaces}
+    found: dict[str, dict[str, Any]] = {"box": {**spaces}}
     for unit in SERVICES:
         name = "probe-" + re.sub(r"\W", "-", unit.removesuffix(".service")).strip("-")
         worked, said = run_copy(box, unit, name, "/opt/appliance/current/bin/python /opt/probe.py")
@@ -100,6 +101,7 @@ def probed(installed: Box) -> Mapping[str, Mapping[str, Any]]:
         assert worked, said
         assert lines, said
         found[unit] = json.loads(lines[-1].removeprefix("PROBED "))
+        found[unit]["MemoryMax meant"] = int(box.show(f"{name}.service", "MemoryMax"))
     return found
 
 
@@ -174,3 +176,18 @@ def test_a_service_starts_no_more_threads_than_its_limit(
     found = re.search(r"^TasksMax=(\d+)$", text, re.MULTILINE)
     assert found is not None
     assert probed[unit]["TasksMax"] == int(found[1]) - 1
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_a_service_gets_no_more_memory_than_its_limit(
+    installed: Box, probed: Mapping[str, Mapping[str, Any]], unit: str
+) -> None:
+    if not installed.limits_hold:
+        pytest.skip("this machine gives a container no memory and task limits")
+    text = (UNITS / unit).read_text(encoding="utf-8")
+    found = re.search(r"^MemoryMax=(\d+)(G|%)$", text, re.MULTILINE)
+    assert found is not None
+    limit, total = probed[unit]["MemoryMax"], psutil.virtual_memory().total
+    # The kernel counts in pages; a share is one of what this machine may have.
+    assert limit == probed[unit]["MemoryMax meant"] // mmap.PAGESIZE * mmap.PAGESIZE
+    assert limit == int(found[1]) << 30 if found[2] == "G" else limit <= total * int(found[1]) / 100

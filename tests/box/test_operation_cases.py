@@ -143,6 +143,8 @@ def test_o01_a_second_signal_ends_a_drain_at_once_and_in_order(box: Box) -> None
 
 @pytest.mark.parametrize("unit", [SERVER, ENGINE])
 def test_o03_a_frozen_loop_is_killed_and_started_again(box: Box, unit: str) -> None:
+    # It answers a moment before it tells systemd so, and until then no watchdog looks at it.
+    until(lambda: box.show(unit, "ActiveState") == "active", f"{unit} active")
     restarts = int(box.show(unit, "NRestarts"))
     with box.frozen(unit) as pid:
         until(lambda: int(box.show(unit, "NRestarts")) > restarts, f"{unit} started again")

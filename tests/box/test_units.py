@@ -59,6 +59,40 @@ def test_a_service_is_exposed_no_more_than_its_work_needs(name: str) -> None:
     assert float(found[1]) < EXPOSURE_MAX.get(name, EXPOSURE_MAX_DEFAULT), said.stdout
 
 
+NO_CODE = "MemoryDenyWriteExecute=yes"
+FILTER = "SystemCallFilter=~@privileged"
+TASK = {NO_CODE, FILTER}
+WITH_CHOWN = {*TASK, "SystemCallFilter=@chown"}
+OWN = {
+    "appliance-server.service": {NO_CODE, "ProcSubset=pid", f"{FILTER} @resources"},
+    "appliance-engine@.service": {FILTER},
+    "appliance-postgres.service": WITH_CHOWN,
+    "appliance-db-backup.service": WITH_CHOWN,
+    "appliance-db-status.service": WITH_CHOWN,
+}
+"""What a unit has beside that which closes all; others are as `TASK`."""
+
+
+def closing(name: str) -> list[str]:
+    """The lines of a unit that close it, in their order: from its user on."""
+    text = (UNITS / name).read_text(encoding="utf-8").partition("[Service]")[2]
+    lines = text.partition("\n[")[0].splitlines()
+    found = [line for line in lines[lines.index("User=appliance") :] if line]
+    return [line for line in found if not line.startswith("#")]
+
+
+def test_what_closes_one_service_closes_all() -> None:
+    """The lines stand in each unit, so that each can be read, and copied, by itself."""
+    common = {}
+    for name in SERVICES:
+        lines, own = closing(name), OWN.get(name, TASK)
+        assert own <= set(lines), name
+        common[name] = [line for line in lines if line not in own]
+    server = common["appliance-server.service"]
+    assert len(server) > 25
+    assert common == dict.fromkeys(SERVICES, server)
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_service_leaves_a_core_dump_that_would_hold_what_was_said(name: str) -> None:
     assert "LimitCORE=0" in (UNITS / name).read_text(encoding="utf-8").splitlines()

@@ -15,6 +15,7 @@ from tests.box.conftest import RELEASE
 pytestmark = pytest.mark.slow
 
 HOME = RELEASE.parent
+PREVIOUS = f"{HOME}/previous"
 SCHEMA = len(load_migrations())
 FINE = f"-- usable-from: {SCHEMA}\nALTER TABLE appliance.conversations ADD COLUMN liked boolean;\n"
 ONE_WAY = "ALTER TABLE appliance.conversations DROP COLUMN liked;\n"
@@ -108,18 +109,41 @@ def test_a_version_that_does_not_start_is_taken_back_by_itself(box: Box) -> None
     prefix = make_version(box, "9.4", liked=FINE)
     change(box, prefix, "server/main.py", "\nraise ConfigError('this version cannot start')\n")
     conversation, before = box.in_network(begin), served(box)
+    way_back = box.run("readlink", PREVIOUS, check=False).stdout
     told = upgrade(box, prefix, "--execute", check=False)
     assert "the old version serves again" in told
     assert served(box) == before
+    assert box.run("readlink", PREVIOUS, check=False).stdout == way_back
     until(lambda: box.in_network(is_ready), "ready again")
     done = box.in_network(lambda: send(conversation, "hello"))
     assert done["usage"]["cached_tokens"] > 16, done
     assert box.run("appliance", "system", "check").stdout == "installed as it should be\n"
 
 
+def test_an_upgrade_that_is_broken_off_is_put_back_and_one_that_is_killed_can_be(box: Box) -> None:
+    prefix = make_version(box, "9.6", liked=FINE)
+    change(box, prefix, "server/main.py", "\nimport time\ntime.sleep(500)\n")
+    before = served(box)
+    words = (f"{prefix}/bin/appliance", "system", "upgrade", "--execute")
+
+    def broken_off(by: str) -> str:
+        ended = box.run("timeout", f"--signal={by}", "8", *words, check=False)
+        assert ended.returncode != 0, "it was over before it was broken off"
+        return ended.stdout + ended.stderr
+
+    told = broken_off("HUP")
+    assert "the old version serves again" in told, told
+    assert served(box) == before
+    assert box.run("appliance", "system", "check").stdout == "installed as it should be\n"
+    broken_off("KILL")
+    assert box.run("readlink", PREVIOUS).stdout.strip() == str(RELEASE)
+    box.run("appliance", "system", "rollback", "--execute")
+    assert served(box) == before
+
+
 def test_an_engine_that_differs_is_restarted_and_finds_on_disk_what_fits(box: Box) -> None:
     prefix = make_version(box, "9.5", liked=FINE)
-    change(box, prefix, "engine/main.py", "\n# another engine\n")
+    change(box, prefix, "engine/main.py", "\nANOTHER = True\n")
     conversation, engine = box.in_network(begin), box.main_pid(ENGINE)
     assert "engines differ" in upgrade(box, prefix, "--execute")
     assert box.main_pid(ENGINE) != engine

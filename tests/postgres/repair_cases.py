@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from appliance.dbops.drill.damage import DAMAGED_PAGE
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import SITUATIONS, situation
 from appliance.dbops.drill.rehearsal import POLICY, rehearse
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.plan.policy import Policy
+from appliance.dbops.target import Connection
 from tests.drill_fixtures import BOTH, NewDrill
 
 NIGHTLY = "APPLIANCE_TESTS_NIGHTLY" in os.environ
@@ -46,3 +48,17 @@ async def check_repair(name: str, version: str, new_drill: NewDrill, state_dir: 
     assert done.steps_planned > 1
     assert done.good, (done.outcome.stopped, done.outcome.left.steps)
     assert done.restarted == what.single_user
+
+
+async def check_no_row_is_taken_for_a_lost_one(connection: Connection, table: str) -> None:
+    """New rows of a table (n, body) take the places of those given up with DAMAGED_PAGE, and nobody finds
+    one by the key of another."""
+    await connection.execute(
+        f"INSERT INTO {table} SELECT n, repeat('y', 500) FROM generate_series(9001, 9100) AS n"
+    )
+    page = f"ctid >= '({DAMAGED_PAGE},0)' AND ctid < '({DAMAGED_PAGE + 1},0)'"
+    assert await connection.fetchval(f"SELECT count(*) FROM {table} WHERE {page}") > 0
+    await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    for key in range(1, 200):
+        rows = await connection.fetch(f"SELECT n, body FROM {table} WHERE n = $1", key)
+        assert [row["n"] for row in rows] in ([], [key])

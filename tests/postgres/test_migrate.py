@@ -188,6 +188,90 @@ async def test_an_older_program_goes_on_where_every_newer_migration_lets_it(
     assert await migrate(empty_pool, newer) == 3
 
 
+COLUMNS = """
+SELECT c.relname || '.' || a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS is_asked_for
+FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
+WHERE c.relnamespace = 'appliance'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+      AND a.attnum > 0 AND NOT a.attisdropped AND NOT c.relispartition
+UNION ALL
+SELECT p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+       pg_get_function_result(p.oid), false
+FROM pg_proc AS p WHERE p.pronamespace = 'appliance'::regnamespace
+"""
+RULES = """
+SELECT c.relname || ' ' || pg_get_constraintdef(k.oid) AS name, k.contype::text AS type,
+       (SELECT array_agg(a.attname::text) FROM pg_attribute AS a
+        WHERE a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)) AS columns
+FROM pg_constraint AS k JOIN pg_class AS c ON c.oid = k.conrelid
+WHERE c.relnamespace = 'appliance'::regnamespace AND NOT c.relispartition AND k.contype <> 'n'
+UNION ALL
+SELECT c.relname || ' ' || pg_get_indexdef(i.indexrelid), 'index', array_agg(a.attname::text)
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indrelid
+JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+WHERE c.relnamespace = 'appliance'::regnamespace AND NOT c.relispartition AND i.indisunique
+GROUP BY c.relname, i.indexrelid
+"""
+OLD_WITHOUT_A_WAY_BACK = 6
+"""Written before there was one."""
+
+
+async def refused_to_an_older_program(pool: Pool, sql: str) -> set[str]:
+    """What a migration takes away from, or asks of, statements that know nothing of it."""
+    before = {row["name"]: row["type"] for row in await pool.fetch(COLUMNS)}
+    rules_before = {row["name"] for row in await pool.fetch(RULES)}
+    await pool.execute(sql)
+    rows = await pool.fetch(COLUMNS)
+    after = {row["name"]: row["type"] for row in rows}
+    tables = {name.partition(".")[0] for name in before}
+    found = {name for name, kind in before.items() if after.get(name) != kind}
+    found |= {
+        row["name"]
+        for row in rows
+        if row["is_asked_for"] and row["name"] not in before and row["name"].split(".")[0] in tables
+    }
+    for row in await pool.fetch(RULES):
+        table = row["name"].partition(" ")[0]
+        named = {f"{table}.{column}" for column in row["columns"] or ()}
+        if row["name"] not in rules_before and named & before.keys():
+            found.add(row["name"])
+    return found
+
+
+async def test_a_migration_says_that_older_programs_can_go_on_where_it_takes_nothing_from_them(
+    empty_pool: Pool,
+) -> None:
+    migrations = load_migrations()
+    await migrate(empty_pool, migrations[:OLD_WITHOUT_A_WAY_BACK])
+    for migration in migrations[OLD_WITHOUT_A_WAY_BACK:]:
+        refused = await refused_to_an_older_program(empty_pool, migration.sql)
+        wanted = None if refused else migration.version - 1
+        assert migration.usable_from == wanted, f"{migration}: {refused or 'takes nothing'}"
+
+
+async def test_what_an_older_program_would_miss_is_found(empty_pool: Pool) -> None:
+    await migrate(empty_pool, ())
+    await empty_pool.execute("CREATE TABLE appliance.one (n int, PRIMARY KEY (n))")
+    for sql in (
+        "CREATE TABLE appliance.two (n int NOT NULL UNIQUE)",
+        "ALTER TABLE appliance.one ADD COLUMN m int NOT NULL DEFAULT 0, ADD COLUMN o int UNIQUE",
+        "CREATE INDEX ON appliance.one (m)",
+        "CREATE FUNCTION appliance.f(a int) RETURNS int LANGUAGE sql AS 'SELECT a'",
+        "CREATE OR REPLACE FUNCTION appliance.f(a int) RETURNS int LANGUAGE sql AS 'SELECT a + 1'",
+    ):
+        assert await refused_to_an_older_program(empty_pool, sql) == set(), sql
+    for sql in (
+        "ALTER TABLE appliance.one ADD COLUMN p int NOT NULL",
+        "ALTER TABLE appliance.one ALTER COLUMN m TYPE bigint",
+        "ALTER TABLE appliance.one ADD CHECK (n > 0)",
+        "CREATE UNIQUE INDEX ON appliance.one (m)",
+        "ALTER TABLE appliance.one DROP COLUMN m",
+        "DROP TABLE appliance.two",
+        "DROP FUNCTION appliance.f(int)",
+    ):
+        assert await refused_to_an_older_program(empty_pool, sql), sql
+
+
 async def test_a_schema_from_before_programs_could_go_back_is_brought_up_to_date(
     empty_pool: Pool,
 ) -> None:

@@ -23,6 +23,12 @@ def test_what_endangers_chats_comes_first() -> None:
     ]
 
 
+@pytest.mark.parametrize(("value", "is_needed"), [("off", True), ("remote_apply", False)])
+def test_a_commit_that_waits_for_no_disk_endangers_chats(value: str, is_needed: bool) -> None:
+    (found,) = compared({**AS_RECOMMENDED, "synchronous_commit": value})
+    assert (found.name, found.is_needed) == ("synchronous_commit", is_needed)
+
+
 async def test_the_appliances_own_server_is_as_recommended_but_for_what_a_test_has_switched_off(
     cluster: Cluster, empty_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,15 +9,18 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.cluster.extensions import add_missing
 from appliance.dbops.faults import Fault
 from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_step import State, StepTaker
-from appliance.dbops.snapshot.inspect import read_cluster
+from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError
+from tests.postgres.folders import copy
+from tests.postgres_fixtures import execute, quiet
 from tests.socket_relay import relayed
 
 
@@ -48,6 +51,29 @@ async def test_a_session_that_is_refused_says_why(cluster: Cluster) -> None:
         await Target(directory=cluster.directory).connect("nowhere")
     with pytest.raises(DatabaseError, match=r"refuses the session.*nobody_at_all"):
         await Target(url=cluster.url().replace("postgres@", "nobody_at_all@")).connect()
+
+
+async def test_a_database_that_takes_no_extension_keeps_none_from_the_others(
+    pristine: Path, binaries: Binaries, tmp_path: Path
+) -> None:
+    cluster = Cluster(copy(pristine, tmp_path / "postgres"), binaries)
+    await cluster.start(quiet)
+    try:
+        for name in ("bare", "dropping", "plain"):
+            await execute(cluster, f"CREATE DATABASE {name} TEMPLATE template0")
+        await execute(
+            cluster, "UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'dropping'"
+        )
+        target = Target(directory=cluster.directory)
+        connection = await target.connect("bare")
+        await connection.execute("DROP SCHEMA public")
+        await connection.close()
+        await add_missing(cluster.directory)
+        plain = (await read_snapshot(target.connect)).database("plain")
+        assert plain is not None
+        assert set(plain.extensions) == {"amcheck", "pg_surgery"}
+    finally:
+        await cluster.stop()
 
 
 @pytest.fixture

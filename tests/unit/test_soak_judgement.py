@@ -1,11 +1,20 @@
-"""What `bench.soak` calls flat, explained, and a leak."""
+"""What `bench.soak` and `bench.chaos` call flat, explained, a leak, and proved."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from appliance.config import KIB, MIB
+from appliance.config import KIB, MIB, Config, ModelSource, Paths
+from bench.soak import Soak
+from bench.survival.chats import Account
 from bench.survival.samples import Judged, Sample, judge
+from bench.survival.units import Units
+from bench.survival.users import Traffic
+from bench.survival.verdict import Outcome, Verdict
 
 TURNS = 10_000
 
@@ -47,3 +56,82 @@ def test_growth_is_found_where_nothing_explains_it(
 
 def test_one_wave_is_too_short_to_judge() -> None:
     assert judge([Sample(wave=0, turns=1, values={"journal": 1.0})], last_wave=0) == []
+
+
+@pytest.mark.parametrize(("turns", "waves"), [(0, 0), (5, 2), (10, 1)])
+def test_a_day_that_was_too_short_to_judge_has_not_passed(
+    tmp_path: Path, turns: int, waves: int
+) -> None:
+    config = Config(
+        model=ModelSource(path=tmp_path, name="m"), paths=Paths(data_dir=tmp_path, run_dir=tmp_path)
+    )
+    units = Units((), tmp_path, {})
+    units.listening.close()
+    traffic = Traffic(wanted=10, new_tokens=1, turns=turns)
+    soak = Soak(units, config, traffic, is_real=False)
+    soak._samples += [
+        Sample(wave=wave, turns=turns, values={"journal": 1}) for wave in range(waves)
+    ]
+    assert soak.lines()[-1] == "NOT PROVED"
+    traffic.turns = 10
+    soak._samples += [Sample(wave=wave, turns=10, values={"journal": 1}) for wave in (0, 1)]
+    assert soak.lines()[-1] == "PASSED"
+    soak.found.append("something")
+    assert soak.lines()[-1] == "FAILED"
+
+
+def proved(**other: int) -> Verdict:
+    verdict = Verdict(seed=1, account=Account(), killed=5)
+    verdict.checked_calm = verdict.checked_turns = verdict.made_again = 1
+    for name, figure in other.items():
+        setattr(verdict, name, figure)
+    return verdict
+
+
+@pytest.mark.parametrize("lacking", ["killed", "checked_calm", "checked_turns", "made_again"])
+def test_a_run_that_left_something_untried_has_not_passed(lacking: str) -> None:
+    verdict = proved(**{lacking: 0})
+    verdict.close(kills=5)
+    assert (verdict.outcome, verdict.outcome.exit_code) == (Outcome.NOT_PROVED, 2)
+    assert len(verdict.not_done) == 1
+    whole = proved()
+    whole.close(kills=5)
+    assert whole.lines()[-1] == "PASSED"
+    whole.not_done.append("jumps of the clock (no compiler)")
+    assert whole.lines()[-1] == "NOT PROVED"
+    whole.faults["lost turns"].append("one")
+    assert whole.lines()[-1] == "FAILED"
+
+
+CUT = """
+import asyncio, random, sys
+from pathlib import Path
+from bench.survival.faults import KINDS, Victim
+from bench.survival.units import Unit, Units
+
+async def run():
+    unit = Unit(name="server", arguments=("-c", "import time; time.sleep(60)"))
+    async with asyncio.timeout(20), Units((unit,), Path(sys.argv[1]), {}) as units:
+        victim = Victim(units=units, disk=None, clock=None, random=random.Random(1))
+        killed = []
+        for name, starts in (("power cut", 1), ("kill server", 2)):
+            while units.states["server"].starts < starts or units.main("server") is None:
+                await asyncio.sleep(0.01)
+            killed.append(await KINDS[name].do(victim))
+        print(*killed)
+
+asyncio.run(run())
+"""
+
+
+def test_a_power_cut_takes_all_and_is_counted_as_no_kill(tmp_path: Path) -> None:
+    # In a process of its own: units end whatever their process has as children.
+    ended = subprocess.run(
+        (sys.executable, "-c", CUT, str(tmp_path)),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout.split() == ["0", "1"], ended.stderr

@@ -6,7 +6,9 @@ starting.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.database_failure import DatabaseFailure
@@ -18,7 +20,9 @@ log = logging.getLogger("appliance.dbops")
 EXTENSIONS = ("amcheck", "pageinspect", "pg_surgery", "pg_visibility")
 """All for superusers alone, as they come. Databases made later get them from template1."""
 
-_DATABASES = "SELECT datname FROM pg_database WHERE datallowconn"
+CONNECTABLE = "SELECT datname FROM pg_database WHERE datallowconn AND datconnlimit <> -2"
+"""All that take sessions: -2 marks one whose DROP DATABASE was interrupted."""
+
 _MISSING = """
 SELECT name FROM pg_available_extensions
 WHERE name = ANY ($1::text[]) AND installed_version IS NULL AND NOT pg_is_in_recovery()
@@ -33,16 +37,28 @@ async def add_missing(directory: Path) -> None:
     16384), and pg_dump and pg_upgrade leave it out.
     """
     target = Target(directory=directory)
+    with _logged(None):
+        for database in await _databases(target):
+            with _logged(database):
+                await _add(target, database)
+
+
+@contextlib.contextmanager
+def _logged(database: str | None) -> Iterator[None]:
+    """What fails in one database keeps nothing from the next."""
     try:
-        connection = await target.connect()
-        try:
-            databases = [row["datname"] for row in await connection.fetch(_DATABASES)]
-        finally:
-            await connection.close()
-        for database in databases:
-            await _add(target, database)
+        yield
     except (ApplianceError, *DatabaseFailure) as error:
-        log.warning("extensions_missing", extra={"reason": type(error).__name__})
+        reason = type(error).__name__
+        log.warning("extensions_missing", extra={"database": database, "reason": reason})
+
+
+async def _databases(target: Target) -> list[str]:
+    connection = await target.connect()
+    try:
+        return [row["datname"] for row in await connection.fetch(CONNECTABLE)]
+    finally:
+        await connection.close()
 
 
 async def _add(target: Target, database: str) -> None:

@@ -33,8 +33,8 @@ RECOMMENDED: Mapping[str, tuple[str, str]] = {
 """By name: the value as SHOW gives it, and what it is good for (docs/database.md). None that a session of
 ours sets for itself: that would be what is shown."""
 
-NEEDED = ("fsync", "full_page_writes", "autovacuum")
-"""Without these the appliance's promises do not hold."""
+NEEDED = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")
+"""Where one is off the appliance's promises do not hold. All other ways to commit wait for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def compared(found: Mapping[str, str]) -> tuple[Difference, ...]:
             value=found[name],
             recommended=value,
             reason=reason,
-            is_needed=name in NEEDED,
+            is_needed=name in NEEDED and found[name] == "off",
         )
         for name, (value, reason) in RECOMMENDED.items()
         if found[name] != value

@@ -17,6 +17,7 @@ from pathlib import Path
 from appliance.dbops.cluster.account import Account, account_for_initdb, account_of_cluster
 from appliance.dbops.cluster.binaries import Binaries, find_major, reachable_binaries
 from appliance.dbops.cluster.cluster import cluster_lock, major_of
+from appliance.dbops.cluster.extensions import CONNECTABLE
 from appliance.dbops.cluster.initdb import adopt, initdb
 from appliance.dbops.cluster.programs import control_fields, last_line, run_program
 from appliance.dbops.copies.kept import (
@@ -36,7 +37,6 @@ Progress = Callable[[str], None]
 PURPOSE = "appliance db upgrade"
 UPGRADE_TIMEOUT_S = 24 * 3600.0
 
-DATABASES = "SELECT datname FROM pg_database WHERE datallowconn"
 DROP_MARKS = (
     "UPDATE pg_attribute SET attoptions = "
     "NULLIF(ARRAY(SELECT one FROM unnest(attoptions) AS one WHERE one NOT LIKE 'pg\\_attver=%'), '{}') "
@@ -112,7 +112,7 @@ async def _build(
     fresh.mkdir(mode=0o700)
     give_to(work, uid=account.uid, gid=account.gid)
     # A server that was killed has WAL to replay, which pg_upgrade would refuse to do.
-    told = await _in(copy, account, old, "postgres", "template1", given=DATABASES)
+    told = await _in(copy, account, old, "postgres", "template1", given=CONNECTABLE)
     for database in _NAME.findall(told):
         await _in(copy, account, old, "postgres", database, given=DROP_MARKS)
     control = control_fields(await _in(copy, account, old, "pg_controldata"))

@@ -25,14 +25,14 @@ class DamagedPage(Situation):
     changes = frozenset({'app."public"."scratched"'})
 
     async def plant(self, drill: Drill) -> None:
-        """An empty table."""
-        await drill.execute("CREATE TABLE scratched (n integer, body text)")
+        """An empty table, with an index."""
+        await drill.execute("CREATE TABLE scratched (n integer PRIMARY KEY, body text)")
         self._path = await file_of(drill, "scratched")
 
     async def loaded(self, drill: Drill) -> None:
-        """Rows on 70 pages, of which none is frozen: a VACUUM has to read them all."""
+        """Rows on 125 pages, of which none is frozen: a VACUUM has to read them all. They are full."""
         await drill.execute(
-            "INSERT INTO scratched SELECT n, repeat('z', 500) FROM generate_series(1, 1000) AS n"
+            "INSERT INTO scratched SELECT n, repeat('z', 980) FROM generate_series(1, 1000) AS n"
         )
 
     async def cold(self, drill: Drill) -> None:

@@ -35,3 +35,44 @@ class PreparedLock(Situation):
     async def warm(self, drill: Drill) -> None:
         """Take it and prepare the transaction."""
         await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")
+
+
+class MiddleAged(Situation):
+    """Whoever has the lock holds a horizon too, half as old as the tables: too young to be in the way of
+    writes by that, and older than stage 2 lets anything become."""
+
+    kept_old = frozenset({DATABASE})
+
+
+class MiddleAgedLock(MiddleAged):
+    """It inherits the horizon of halfway: no session outlives the way from there."""
+
+    name = "old-lock"
+    summary = "a session idle in a transaction since a billion transactions ago locks a large table"
+    consents = frozenset({Consent.LOCK})
+
+    async def halfway(self, drill: Drill) -> None:
+        """Keep the horizon."""
+        await drill.pin(f"pin of {self.name}")
+
+    async def warm(self, drill: Drill) -> None:
+        """Take the lock with a snapshot as old as that."""
+        await drill.session(
+            "migration left open",
+            "BEGIN ISOLATION LEVEL REPEATABLE READ",
+            "SELECT count(*) FROM pending",
+            LOCK,
+        )
+
+
+class MiddleAgedPreparedLock(MiddleAged):
+    """A lock that no session holds."""
+
+    name = "old-prepared-lock"
+    gid = "a migration begun"
+    summary = "a prepared transaction of a billion transactions ago locks a large table"
+    consents = frozenset({Consent.PREPARED_COMMIT})
+
+    async def halfway(self, drill: Drill) -> None:
+        """Take it and prepare the transaction."""
+        await drill.execute_each(DATABASE, "BEGIN", LOCK, f"PREPARE TRANSACTION '{self.gid}'")

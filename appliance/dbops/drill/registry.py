@@ -21,7 +21,12 @@ from appliance.dbops.drill.horizon import (
     Prepared,
     StandbyFeedback,
 )
-from appliance.dbops.drill.locks import EndlessLock, PreparedLock
+from appliance.dbops.drill.locks import (
+    EndlessLock,
+    MiddleAgedLock,
+    MiddleAgedPreparedLock,
+    PreparedLock,
+)
 from appliance.dbops.drill.multixacts import MemberSpace, MultixactIds
 from appliance.dbops.drill.situation import Situation, Together
 from appliance.dbops.drill.temporary import LiveTemp, OrphanedTemp
@@ -88,6 +93,8 @@ _ALL: tuple[type[Situation], ...] = (
     UnfrozenRow,
     EndlessLock,
     PreparedLock,
+    MiddleAgedLock,
+    MiddleAgedPreparedLock,
     Several,
 )
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from appliance.dbops.blockers.blocker import Blocker, BlockerKind
-from appliance.dbops.blockers.holders import holders
+from appliance.dbops.blockers.holders import AUTOVACUUM_WORKER, holders
 from appliance.dbops.duration import duration
 from appliance.dbops.plan.history import Pin
-from appliance.dbops.plan.policy import Policy
+from appliance.dbops.plan.policy import LAST_STAGE, Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
 from appliance.dbops.remedies import (
@@ -23,7 +23,14 @@ from appliance.dbops.remedies import (
     end_session_seen,
     rollback_prepared,
 )
-from appliance.dbops.snapshot.snapshot import Database, Relation, Session, Snapshot, Standby
+from appliance.dbops.snapshot.snapshot import (
+    Database,
+    Lock,
+    Relation,
+    Session,
+    Snapshot,
+    Standby,
+)
 
 GAIN_MIN = 1_000_000
 """XIDs that a VACUUM has to win to be worth its reading while something older still holds it back."""
@@ -51,15 +58,22 @@ class Hold:
         return is_as_old and self.blocker.reach.holds(database, relation)
 
 
-def horizon_holds(snapshot: Snapshot, limits: AgeLimits, passed: frozenset[int]) -> list[Hold]:
-    """Everything that keeps rows of a stage's age, but sessions in `passed`: they have steps already.
+LATER = 9
+"""Than any stage."""
+
+
+def horizon_holds(snapshot: Snapshot, limits: AgeLimits, ended: Mapping[int, int]) -> list[Hold]:
+    """Everything that keeps rows of a stage's age, but sessions that have a step in a stage no later
+    (`ended`: by pid).
 
     A slot that keeps both rows and catalogs back is two holds with one step.
     """
     found = []
     for blocker in sorted(holders(snapshot), key=lambda item: _ORDER.index(item.kind)):
         stage = limits.stage_of(blocker.age or 0, 0)
-        if stage is None or (blocker.kind in _SESSIONS and blocker.pid in passed):
+        if stage is None:
+            continue
+        if blocker.kind in _SESSIONS and ended.get(blocker.pid or 0, LATER) <= stage:
             continue
         step = _hold_step(blocker, stage, snapshot.taken_at)
         if blocker.kind is BlockerKind.STANDBY_FEEDBACK:
@@ -146,10 +160,9 @@ def prepared_lock_steps(
 ) -> Iterator[Step]:
     """Finishing the prepared transactions that keep a relation in `wanted` locked, however young."""
     prepared = {one.gid: one for one in snapshot.prepared}
-    for lock in snapshot.locks:
-        step = wanted.get((lock.database_oid, lock.relation_oid))
+    for lock, step in _locks_on(snapshot, wanted):
         found = None if lock.gid is None else prepared.get(lock.gid)
-        if step is None or found is None or found.prepared_s * 1000 < policy.lock_timeout_ms:
+        if found is None or found.prepared_s * 1000 < policy.lock_timeout_ms:
             continue
         yield Step(
             key=f"prepared:{found.database}:{found.gid}",
@@ -163,31 +176,41 @@ def prepared_lock_steps(
         )
 
 
+def _locks_on(
+    snapshot: Snapshot, wanted: Mapping[tuple[int, int], Step]
+) -> Iterator[tuple[Lock, Step]]:
+    """The locks on relations in `wanted`, each with what it is in the way of."""
+    for lock in snapshot.locks:
+        step = wanted.get((lock.database_oid, lock.relation_oid))
+        if step is not None:
+            yield lock, step
+
+
 def lock_steps(
     snapshot: Snapshot,
     wanted: Mapping[tuple[int, int], Step],
     policy: Policy,
-    passed: frozenset[int],
+    ended: Mapping[int, int],
 ) -> Iterator[Step]:
     """Ending the sessions that keep a relation in `wanted` (by database and relation oid) locked, or
-    wait for a lock on it that a VACUUM would wait behind.
+    wait for a lock on it that a VACUUM would wait behind; but those that have a step in a stage no later
+    than the relation's (`ended`: by pid).
 
     An autovacuum is ended unasked: what it has frozen stays so, and this plan goes on with the rest
     without its pauses and its passes over indexes. Anyone else's lock that is younger than the time a
     VACUUM waits for it will have gone by then.
     """
     sessions = {session.pid: session for session in snapshot.sessions}
-    seen = set(passed)
-    for lock in snapshot.locks:
-        step = wanted.get((lock.database_oid, lock.relation_oid))
+    seen = dict(ended)
+    for lock, step in _locks_on(snapshot, wanted):
         session = None if lock.pid is None else sessions.get(lock.pid)
-        if step is None or not lock.delays_vacuum or session is None or session.own:
+        if not lock.delays_vacuum or session is None or session.own:
             continue
-        automatic = session.backend == "autovacuum worker"
+        automatic = session.backend == AUTOVACUUM_WORKER
         is_old = (session.transaction_s or 0) * 1000 >= policy.lock_timeout_ms
-        if session.pid in seen or not (automatic or is_old):
+        if seen.get(session.pid, LATER) <= step.stage or not (automatic or is_old):
             continue
-        seen.add(session.pid)
+        seen[session.pid] = step.stage
         ends = (end_session_seen(session.pid, snapshot.taken_at),)
         loses = "its VACUUM" if session.vacuuming else "what it has not committed"
         yield Step(
@@ -211,27 +234,31 @@ def pin_steps(
     snapshot: Snapshot,
     pins: Iterable[Pin],
     wanted: Mapping[tuple[int, int], Step],
-    passed: frozenset[int],
+    ended: Mapping[int, int],
 ) -> Iterator[Step]:
-    """Ending the transactions that may have in use a page for which a VACUUM waited, the oldest first."""
+    """Ending the transactions that may have in use a page for which a VACUUM waited, the oldest first;
+    but those that have a step in a stage no later (`ended`: by pid)."""
     sessions = {session.pid: session for session in snapshot.sessions}
-    seen = set(passed)
+    seen = dict(ended)
     for pin in sorted(pins, key=lambda one: one.begun):
         database = snapshot.database(pin.place.database)
         session = sessions.get(pin.pid)
-        if database is None or session is None or session.pid in seen:
+        if database is None or session is None:
+            continue
+        step = wanted.get((database.oid, pin.place.oid)) or wanted.get((0, pin.place.oid))
+        stage = LAST_STAGE if step is None else step.stage
+        if seen.get(session.pid, LATER) <= stage:
             continue
         lasted_s = (snapshot.taken_at - pin.begun).total_seconds()
         if session.transaction_s is None or session.transaction_s < lasted_s - 1:
             continue  # It has ended that transaction.
-        seen.add(session.pid)
-        step = wanted.get((database.oid, pin.place.oid)) or wanted.get((0, pin.place.oid))
+        seen[session.pid] = stage
         relation = next((r for r in database.relations or () if r.oid == pin.place.oid), None)
         name = "a relation" if relation is None else f"{relation.schema}.{relation.name}"
         yield Step(
             key=f"lock:{session.pid}",
             kind=StepKind.END_SESSION,
-            stage=3 if step is None else step.stage,
+            stage=stage,
             database=None,
             object=session_name(session),
             reason=f"in a transaction of {duration(lasted_s)} it has "

@@ -39,7 +39,9 @@ class History:
     bad_rows: frozenset[RelationKey] = frozenset()
     """Relations with a row that VACUUM refuses: its IDs cannot be right."""
     bad_indexes: frozenset[RelationKey] = frozenset()
-    """Relations in whose indexes a repair met damage."""
+    """Relations in whose indexes a repair met damage, or whose rebuilding was broken off."""
+    given_up: frozenset[RelationKey] = frozenset()
+    """Relations of which pages were given up and whose indexes still lead to the rows that were there."""
     pins: frozenset[Pin] = frozenset()
     refused: bool = False
     """Whether the server refuses IDs although every database is young: it goes by an older count."""

@@ -28,8 +28,8 @@ from appliance.dbops.plan.databases import (
 )
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.policy import Policy
-from appliance.dbops.plan.repairs import damage_steps, repair_steps
-from appliance.dbops.plan.step import Step
+from appliance.dbops.plan.repairs import damage_steps, rebuild_steps, repair_steps
+from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.temp import temp_steps
 from appliance.dbops.plan.vacuum import AgeLimits, age_limits, order, vacuum_step
 from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
@@ -71,31 +71,34 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     limits = age_limits(snapshot, policy)
     rate = past.rate_bytes_per_s or policy.rate_bytes_per_s
     temp = list(temp_steps(snapshot, limits, policy))
-    owners = frozenset(step.pid for step in temp if step.pid is not None)
-    holds = horizon_holds(snapshot, limits, owners)
-    ended = owners | {hold.step.pid for hold in holds if hold.step.pid is not None}
+    holds = horizon_holds(snapshot, limits, _ends(temp))
     vacuums = list(_vacuums(snapshot, limits, policy, past, rate, holds))
+    endings = list(_endings(snapshot, limits, {database.name for database, _, _ in vacuums}, holds))
+    damaged = list(damage_steps(snapshot, limits, policy, past))
+    ended = list(_in_time((hold.step for hold in holds), [*(v for _, _, v in vacuums), *endings]))
+    # A shared catalog has a row in each database: its lock is in the way of the earliest of them.
     wanted = {
         (0 if relation.shared else database.oid, relation.oid): step
-        for database, relation, step in vacuums
+        for database, relation, step in sorted([*vacuums, *damaged], key=lambda one: -one[2].stage)
+        if step.kind is not StepKind.ASK
     }
-    locks = tuple(lock_steps(snapshot, wanted, policy, ended))
-    ended |= {step.pid for step in locks if step.pid is not None}
+    locks = list(lock_steps(snapshot, wanted, policy, _ends([*temp, *ended])))
+    pins = pin_steps(snapshot, past.pins, wanted, _ends([*temp, *ended, *locks]))
     steps = [
-        *locks,
-        *pin_steps(snapshot, past.pins, wanted, ended),
-        *_once(*prepared_lock_steps(snapshot, wanted, policy), *(hold.step for hold in holds)),
+        *_once(*locks, *pins),
+        *_once(*prepared_lock_steps(snapshot, wanted, policy), *ended),
         *temp,
         *(step for _, _, step in vacuums),
-        *damage_steps(snapshot, limits, policy, past),
-        *_endings(snapshot, limits, {database.name for database, _, _ in vacuums}, holds),
+        *(step for _, _, step in damaged),
+        *endings,
         *repair_steps(snapshot, policy, past, rate, [(d, r) for d, r, _ in vacuums]),
     ]
     if past.refused:
         steps.append(recount_step(snapshot))
+    rebuilt = [step for step in rebuild_steps(snapshot, past) if step.key not in past.settled]
     left = [s for s in steps if s.stage <= policy.last_stage and s.key not in past.settled]
-    if any(step.stage == 1 for step in left):
-        left.append(probe_step())
+    if rebuilt or any(step.stage == 1 for step in left):
+        left += [probe_step(), *rebuilt]
     elif snapshot.stopped:
         # Repairs take XIDs: in the stop they can only follow a stage 1.
         left = [step for step in left if step.stage < 3]
@@ -162,9 +165,32 @@ def _needs(
     return _keys(hold for hold in holds if hold.holds(database, relation))
 
 
+def _ends(steps: Iterable[Step]) -> dict[int, int]:
+    """The earliest stage in which a session has one of these steps, by its pid."""
+    found: dict[int, int] = {}
+    for step in steps:
+        if step.pid is not None:
+            found[step.pid] = min(step.stage, found.get(step.pid, step.stage))
+    return found
+
+
+def _in_time(steps: Iterable[Step], waiting: Iterable[Step]) -> Iterator[Step]:
+    """Each step no later than whatever waits for it, which otherwise would wait without end."""
+    needed: dict[str, int] = {}
+    for step in waiting:
+        for key in step.needs:
+            needed[key] = min(step.stage, needed.get(key, step.stage))
+    for step in steps:
+        yield replace(step, stage=min(step.stage, needed.get(step.key, step.stage)))
+
+
 def _once(*steps: Step) -> Iterable[Step]:
-    """One step for what holds several things, told by the last of them."""
-    return {step.key: step for step in steps}.values()
+    """One step for what holds several things: that of the earliest stage, of equal ones the last."""
+    found: dict[str, Step] = {}
+    for step in steps:
+        if step.stage <= found.get(step.key, step).stage:
+            found[step.key] = step
+    return found.values()
 
 
 def _keys(holds: Iterable[Hold]) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits, order, repair_step, vacuum_step
 from appliance.dbops.quoting import identifier, literal
-from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
+from appliance.dbops.remedies import check_rows
+from appliance.dbops.snapshot.snapshot import Database, Relation, RelationKind, Snapshot
 
 
 def damage_steps(
     snapshot: Snapshot, limits: AgeLimits, policy: Policy, past: History
-) -> Iterator[Step]:
+) -> Iterator[tuple[Database, Relation, Step]]:
     """For a relation that VACUUM cannot get through: the one way on that does not restore it."""
     for database in snapshot.databases:
         for relation in database.relations or ():
@@ -33,12 +34,12 @@ def damage_steps(
                 rate_bytes_per_s=policy.rate_bytes_per_s,
             )
             if place in past.without_file:
-                yield _missing_file_step(plain)
+                yield database, relation, _missing_file_step(plain)
                 continue
             if place in past.bad_rows:
-                yield _bad_rows_step(plain, database, relation)
+                yield database, relation, _bad_rows_step(plain, database, relation)
             if place in past.damaged:
-                yield _zero_step(plain)
+                yield database, relation, _zero_step(plain, relation)
 
 
 def _missing_file_step(plain: Step) -> Step:
@@ -52,20 +53,24 @@ def _missing_file_step(plain: Step) -> Step:
     )
 
 
-def _zero_step(plain: Step) -> Step:
+def _zero_step(plain: Step, relation: Relation) -> Step:
+    """Of stage 1, whatever its age: until its indexes are built again nothing may be written to it."""
+    loses = (
+        "every row on the damaged pages: they are copied to the state folder, and zeros are written in "
+        "their place"
+    )
+    if relation.kind is RelationKind.TOAST:
+        loses += "; a row of its table whose long value lay there cannot be read any more (missing chunk)"
     return replace(
         plain,
         key=f"zero:{plain.database}:{plain.relation_oid}",
         kind=StepKind.ZERO_PAGES,
-        reason="a page of it cannot be read. Restore the page from a backup, or give it up",
+        stage=1,
+        reason="a page of it cannot be read. Restore the page from a backup, or give it up: its indexes "
+        "are built again then",
         statements=(),
         choices=(
-            Choice(
-                consent=Consent.ZERO_DAMAGED_PAGES,
-                statements=plain.statements,
-                loses="every row on the damaged pages: they are copied to the state folder, and zeros "
-                "are written in their place",
-            ),
+            Choice(consent=Consent.ZERO_DAMAGED_PAGES, statements=plain.statements, loses=loses),
         ),
     )
 
@@ -85,11 +90,11 @@ def _bad_rows_step(plain: Step, database: Database, relation: Relation) -> Step:
         )
     # By their schemas: an owner's function of the same name is not called as a superuser.
     freeze_rows = identifier(database.extensions["pg_surgery"], "heap_force_freeze")
-    verify_rows = identifier(database.extensions["amcheck"], "verify_heapam")
     name = literal(identifier(relation.schema, relation.name))
     freeze = (
         f"SELECT {freeze_rows}({name}::regclass, "
-        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) FROM {verify_rows}({name}) "
+        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) "
+        f"FROM {check_rows(database.extensions['amcheck'], name)} "
         "WHERE msg LIKE 'xmin % precedes relation freeze threshold %'"
     )
     return replace(
@@ -110,6 +115,24 @@ def _bad_rows_step(plain: Step, database: Database, relation: Relation) -> Step:
     )
 
 
+def rebuild_steps(snapshot: Snapshot, past: History) -> Iterator[Step]:
+    """Building the indexes anew of what was given up, as soon as there are IDs for it.
+
+    An entry of a row that is gone outlives every VACUUM, which takes out the dead rows that it sees. The
+    next row at that place is then found by the old one's key, which a b-tree does not compare again.
+    """
+    if snapshot.stopped:
+        return
+    for database in snapshot.databases:
+        for relation in database.relations or ():
+            if RelationKey(database=database.name, oid=relation.oid) in past.given_up:
+                reason = (
+                    "pages of it were given up, and its indexes still lead to the rows that were there: "
+                    "another one in their place would be taken for them"
+                )
+                yield _reindex_step(database.name, relation, stage=1, reason=reason)
+
+
 def repair_steps(
     snapshot: Snapshot,
     policy: Policy,
@@ -119,29 +142,33 @@ def repair_steps(
 ) -> Iterator[Step]:
     """For every relation frozen before, and every one that this plan freezes."""
     now = {RelationKey(database=database.name, oid=relation.oid) for database, relation in planned}
-    now |= past.bad_indexes
+    bad_indexes = past.bad_indexes - past.given_up
+    now |= bad_indexes
     for database in snapshot.databases:
         for relation in sorted(database.relations or (), key=order):
             place = RelationKey(database=database.name, oid=relation.oid)
             if place not in past.frozen and place not in now:
                 continue
-            if place in past.bad_indexes:
-                yield _reindex_step(database.name, relation)
+            if place in bad_indexes:
+                reason = (
+                    "an index of it is damaged; its table is not, and the index can be built again"
+                )
+                yield _reindex_step(database.name, relation, stage=3, reason=reason)
             yield repair_step(
                 snapshot, database.name, relation, policy=policy, rate_bytes_per_s=rate
             )
 
 
-def _reindex_step(database: str, relation: Relation) -> Step:
+def _reindex_step(database: str, relation: Relation, *, stage: int, reason: str) -> Step:
     # Beside traffic, but for catalogs, which PostgreSQL rebuilds under a lock only.
     how = "" if relation.catalog else "CONCURRENTLY "
     return Step(
         key=f"reindex:{database}:{relation.oid}",
         kind=StepKind.REINDEX,
-        stage=3,
+        stage=stage,
         database=database,
         object=f"{database}.{relation.schema}.{relation.name}",
-        reason="an index of it is damaged; its table is not, and the index can be built again",
+        reason=reason,
         statements=(f"REINDEX TABLE {how}{identifier(relation.schema, relation.name)}",),
         relation_oid=relation.oid,
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from appliance.dbops.plan.step import Step
+from appliance.dbops.remedies import set_setting
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_step import QUERIES, Result, State
@@ -32,10 +33,7 @@ async def call_autovacuum(
     started = time.monotonic()
     connection = await sessions.get(None)
     names = sorted(step.settings)
-    own = {
-        row["name"]: row["setting"]
-        for row in await connection.fetch(QUERIES["own_settings"], names)
-    }
+    own = await own_settings(connection, names)
     journal.write("settings_changed", before={name: own.get(name) for name in names})
     try:
         await set_settings(connection, step.settings)
@@ -71,17 +69,24 @@ async def overruled(connection: Connection, settings: Mapping[str, str]) -> str:
 async def restore_settings(sessions: MaintenanceSessions, journal: RunJournal) -> None:
     """Put back what this run, or one that was killed, has changed; nothing when that is nothing."""
     before = journal.settings_to_restore()
-    if before:
-        await set_settings(await sessions.get(None), before)
-        journal.write("settings_restored")
+    if not before:
+        return
+    connection = await sessions.get(None)
+    now = await own_settings(connection, before)
+    # Nothing to do is done without ALTER SYSTEM, which allow_alter_system may forbid.
+    if values := {name: value for name, value in before.items() if now.get(name) != value}:
+        await set_settings(connection, values)
+    journal.write("settings_restored")
+
+
+async def own_settings(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+    """What ALTER SYSTEM has set of these."""
+    rows = await connection.fetch(QUERIES["own_settings"], sorted(names))
+    return {row["name"]: row["setting"] for row in rows}
 
 
 async def set_settings(connection: Connection, values: Mapping[str, str | None]) -> None:
     """ALTER SYSTEM and reload; None takes a setting out again. The names are this package's own."""
     for name, value in values.items():
-        if value is None:
-            await connection.execute(f"ALTER SYSTEM RESET {name}")
-        else:
-            quoted = value.replace("'", "''")
-            await connection.execute(f"ALTER SYSTEM SET {name} = '{quoted}'")
+        await connection.execute(set_setting(name, value))
     await connection.fetchval(QUERIES["reload"])

@@ -1,11 +1,13 @@
 """How many rows each table has, and what they add up to: before a repair and after it.
 
-Reads every row. Never: writes to a database, or keeps a row; a hash is of all rows of a table together.
+Reads every row. Never: writes to a database, keeps a row, or calls rows lost that somebody may have added
+or rewritten in between; a hash is of all rows of a table together.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,10 +17,21 @@ import asyncpg
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.snapshot.snapshot import Snapshot
+from appliance.durable import replace_file
 from appliance.errors import ConfigError
 from appliance.named_sql import read_queries
 
 QUERIES = read_queries("appliance.dbops", "verify")
+
+ROW_TEXT = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "lc_monetary": "C",
+}
+"""What a row's text depends on: the defaults of a database may be others at the second count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +56,12 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """A table that is not as it was. Rows may have been added since; none may be missing."""
+    """A table that is not as it was. `is_loss` None: it may be one, or others' work meanwhile."""
 
     database: str
     table: str
     words: str
-    is_loss: bool
+    is_loss: bool | None
 
 
 async def count_rows(
@@ -59,19 +72,22 @@ async def count_rows(
     for database in snapshot.databases:
         if not database.connectable:
             continue
-        connection = await sessions.get(database.name)
+        connection = await sessions.get(database.name, ROW_TEXT)
         for table in await connection.fetch(QUERIES["tables"]):
             name = identifier(table["schema"], table["name"])
             # A row's text has all its columns, and a column may be named as the row is; hashes are
-            # summed, so the order of the rows is nothing.
+            # summed, so the order of the rows is nothing. No cast: to text it may be the owner's own
+            # function, and this is a superuser.
             total = (
-                "sum(hashtextextended((counted.*)::text, 0)::numeric)::text"
+                "sum(hashtextextended(textin(record_out((counted.*))), 0)::numeric)::text"
                 if digest
                 else "NULL::text"
             )
             try:
+                # The condition keeps an index from being read in place of the table.
                 row = await connection.fetchrow(
-                    f"SELECT count(*) AS rows, {total} AS digest FROM ONLY {name} AS counted"
+                    f"SELECT count(*) AS rows, {total} AS digest FROM ONLY {name} AS counted "
+                    "WHERE counted.ctid >= '(0,0)'::tid"
                 )
             except asyncpg.PostgresError as error:
                 found.append(
@@ -102,7 +118,7 @@ def changes(before: RowCounts, after: RowCounts) -> tuple[RowChange, ...]:
 
 
 def _change(before: TableRows, after: TableRows | None) -> RowChange | None:
-    def change(words: str, *, is_loss: bool) -> RowChange:
+    def change(words: str, *, is_loss: bool | None) -> RowChange:
         return RowChange(database=before.database, table=before.table, words=words, is_loss=is_loss)
 
     if after is None:
@@ -114,15 +130,28 @@ def _change(before: TableRows, after: TableRows | None) -> RowChange | None:
     if after.rows < before.rows:
         return change(f"{before.rows - after.rows:,} rows fewer", is_loss=True)
     if after.rows > before.rows:
-        return change(f"{after.rows - before.rows:,} rows more", is_loss=False)
+        words = f"{after.rows - before.rows:,} rows more: whether any was lost cannot be told"
+        return change(words, is_loss=None)
     if before.digest is not None and after.digest is not None and before.digest != after.digest:
-        return change("as many rows, and not the same ones", is_loss=True)
+        words = "as many rows, and not the same ones: rewritten or lost, which cannot be told"
+        return change(words, is_loss=None)
     return None
 
 
+def check_new(path: Path) -> None:
+    """Raises ConfigError, before hours of counting, where counts cannot be kept in a new file."""
+    if path.exists():
+        raise ConfigError(
+            f"{path}: is there already, and counts are not written over: name another"
+        )
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path}: no file can be made in {path.parent}")
+
+
 def write_counts(path: Path, counts: RowCounts) -> None:
-    """Keep counts in a file of JSON."""
-    path.write_text(json.dumps(asdict(counts), indent=1, ensure_ascii=False), encoding="utf-8")
+    """Keep counts in a file of JSON, durable when this returns. Raises OSError."""
+    text = json.dumps(asdict(counts), indent=1, ensure_ascii=False)
+    replace_file(path, text.encode())
 
 
 def read_counts(path: Path) -> RowCounts:

@@ -35,6 +35,7 @@ from appliance.dbops.repair.run_memory import RunMemory
 from appliance.dbops.repair.run_step import Result, State, StepTaker
 from appliance.dbops.repair.run_watch import RunWatch
 from appliance.dbops.repair.single_user import drop_in_single_user_mode
+from appliance.dbops.repair.workers import together
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.snapshot.snapshot import Snapshot
 from appliance.dbops.target import Target
@@ -212,7 +213,7 @@ class Run:
                 queue = list(group)
                 takers = self._takers if is_vacuum else self._takers[:1]
                 queue.reverse()
-                await asyncio.gather(*(self._drain(taker, queue, snapshot) for taker in takers))
+                await together(self._drain(taker, queue, snapshot) for taker in takers)
 
     async def _drain(self, taker: StepTaker, queue: list[Step], snapshot: Snapshot) -> None:
         """Take the last step of the queue until there is none: several workers share one."""

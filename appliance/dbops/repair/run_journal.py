@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.step import StepKind
+from appliance.dbops.remedies import set_setting
 from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
@@ -22,23 +24,33 @@ FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
 Record: TypeAlias = dict[str, Any]
 
+_FIELDS = {
+    "started": {"database", "relation_oid"},
+    "ended": {"database", "relation_oid", "state", "bytes", "seconds"},
+    "settings_changed": {"before"},
+}
+"""What a record of such an event is read for."""
+
 RATE_STEPS = 20
 RATE_BYTES_MIN = 16 << 20
 """Below it, what a VACUUM took says more about waiting than about reading."""
 
 
 class RunJournal:
-    """The journal in `folder` of the cluster `system_id`; held by one process at a time."""
+    """The journal in `folder` of the cluster `system_id`; held by one process at a time.
+
+    What it says of another cluster is kept and passed over: that is what an upgrade or a new database
+    leaves.
+    """
 
     def __init__(self, folder: Path, system_id: str) -> None:
-        """Raises DatabaseError when another process has it, or the folder is another cluster's."""
+        """Raises DatabaseError when another process has it, or a line is damaged."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = FolderLock(folder / LOCK_NAME, folder)
         self._lock.acquire()
         self._path = folder / FILE_NAME
         try:
-            self.records, length = _parse(self._path)
-            _check_cluster(self.records, system_id, self._path)
+            self.records, length = _parse(self._path, system_id)
             self._file = self._path.open("ab")
             self._file.truncate(length)  # a torn last line
         except BaseException:
@@ -63,14 +75,7 @@ class RunJournal:
 
     def settings_to_restore(self) -> Mapping[str, str | None]:
         """Server settings that a run changed and did not change back: None was not set before."""
-        left: dict[str, str | None] = {}
-        for record in self.records:
-            if record["event"] == "settings_changed":
-                # The first value is the operator's own; a later one may be what a killed run set.
-                left = {**record["before"], **left}
-            elif record["event"] == "settings_restored":
-                left = {}
-        return left
+        return _changed_settings(self.records)
 
     def history(self) -> History:
         """What the runs until now did that a snapshot does not show."""
@@ -87,17 +92,39 @@ def past_history(folder: Path, system_id: str) -> History:
 
     Raises DatabaseError as RunJournal does, but for the lock.
     """
-    records, _ = _parse(folder / FILE_NAME)
-    _check_cluster(records, system_id, folder / FILE_NAME)
+    records, _ = _parse(folder / FILE_NAME, system_id)
     return _history(records)
+
+
+def _changed_settings(records: Sequence[Record]) -> dict[str, str | None]:
+    left: dict[str, str | None] = {}
+    for record in records:
+        if record["event"] == "settings_changed":
+            # The first value is the operator's own; a later one may be what a killed run set.
+            left = {**record["before"], **left}
+        elif record["event"] == "settings_restored":
+            left = {}
+    return left
+
+
+_FREEZING = (StepKind.VACUUM, StepKind.ZERO_PAGES, StepKind.FREEZE_ROWS)
 
 
 def _history(records: Sequence[Record]) -> History:
     return History(
         frozen=_frozen(records),
-        bad_indexes=_rebuilding(records),
+        bad_indexes=_begun(records, StepKind.REINDEX),
+        given_up=_begun(records, StepKind.ZERO_PAGES),
         rate_bytes_per_s=_rate(records),
     )
+
+
+def _of_relations(records: Sequence[Record]) -> Iterator[tuple[RelationKey, str, str]]:
+    """What was done to which relation, and how it ended: `started` when that is not known (yet)."""
+    for record in records:
+        if record["event"] in ("started", "ended") and record["relation_oid"] is not None:
+            place = RelationKey(database=record["database"], oid=record["relation_oid"])
+            yield place, record.get("kind", ""), record.get("state", "started")
 
 
 def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
@@ -106,31 +133,25 @@ def _frozen(records: Sequence[Record]) -> frozenset[RelationKey]:
     From when a VACUUM began, so that one whose end was never written down counts too.
     """
     places: set[RelationKey] = set()
-    for record in records:
-        if record["event"] not in ("started", "ended") or record["relation_oid"] is None:
-            continue
-        place = RelationKey(database=record["database"], oid=record["relation_oid"])
-        kind, state = record["key"].partition(":")[0], record.get("state", "started")
-        if kind in ("vacuum", "zero", "rows"):
+    for place, kind, state in _of_relations(records):
+        if kind in _FREEZING:
             if state in ("started", "done", "held"):
                 places.add(place)
             elif state == "failed":
                 places.discard(place)
-        elif kind == "repair" and state == "done":
+        elif kind == StepKind.REPAIR and state == "done":
             places.discard(place)
     return frozenset(places)
 
 
-def _rebuilding(records: Sequence[Record]) -> frozenset[RelationKey]:
-    """Relations of which a run began to build indexes anew and was broken off."""
+def _begun(records: Sequence[Record], begun: StepKind) -> frozenset[RelationKey]:
+    """Relations of which a step of this kind was begun, and whose indexes nobody has built anew since."""
     places: set[RelationKey] = set()
-    for record in records:
-        if record["event"] in ("started", "ended") and record["key"].startswith("reindex:"):
-            place = RelationKey(database=record["database"], oid=record["relation_oid"])
-            if record["event"] == "started":
-                places.add(place)
-            else:
-                places.discard(place)
+    for place, kind, state in _of_relations(records):
+        if kind == begun and state == "started":
+            places.add(place)
+        elif kind == StepKind.REINDEX and state == "done":
+            places.discard(place)
     return frozenset(places)
 
 
@@ -147,30 +168,49 @@ def _rate(records: Sequence[Record]) -> float | None:
     return sum(record["bytes"] for record in large) / seconds if seconds > 0 else None
 
 
-def _parse(path: Path) -> tuple[list[Record], int]:
-    """The whole records and their length: what follows the last newline was never acknowledged."""
+def _parse(path: Path, system_id: str) -> tuple[list[Record], int]:
+    """The whole records of this cluster, and the length of all: what follows the last newline was never
+    acknowledged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return [], 0
     whole = content[: content.rfind(b"\n") + 1]
-    records = []
+    records: list[Record] = []
+    damaged = 0
     for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatabaseError(f"{path}: line {number} is damaged; move the file away") from error
-        if not is_record:
-            raise DatabaseError(f"{path}: line {number} is no record; move the file away")
-        records.append(record)
+        record = _record(line)
+        if record is None:
+            damaged = damaged or number
+        elif record["system_id"] == system_id:
+            records.append(record)
+    if damaged:
+        raise DatabaseError(
+            f"{path}: line {damaged} is damaged; {_still_to_do(records)}move the file away"
+        )
     return records, len(whole)
 
 
-def _check_cluster(records: Sequence[Record], system_id: str, path: Path) -> None:
-    others = {record["system_id"] for record in records} - {system_id}
-    if others:
-        raise DatabaseError(
-            f"{path}: is of the cluster {', '.join(sorted(others))}, and this is {system_id}; "
-            "name another folder with --state-dir"
-        )
+def _record(line: bytes) -> Record | None:
+    """None where it is none."""
+    try:
+        record: Record = json.loads(line)
+        is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
+        is_record = is_record and _FIELDS.get(record["event"], set()) <= record.keys()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return record if is_record else None
+
+
+def _still_to_do(records: Sequence[Record]) -> str:
+    """What only this file knows, in words for whoever is about to move it away."""
+    deeds = [set_setting(*setting) for setting in _changed_settings(records).items()]
+    if deeds:
+        deeds.append("SELECT pg_reload_conf()")
+    deeds += [
+        f"REINDEX of the relation {place.oid} in {place.database}"
+        for place in sorted(_begun(records, StepKind.ZERO_PAGES), key=str)
+    ]
+    return (
+        f"by the others this is still to be done: {'; '.join(deeds)}. Do it, then " if deeds else ""
+    )

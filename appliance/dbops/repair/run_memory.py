@@ -40,6 +40,7 @@ class RunMemory:
         self._journal.write(
             "started",
             key=step.key,
+            kind=step.kind.value,
             database=step.database,
             relation_oid=step.relation_oid,
             consent=None if choice is None else choice.consent.value,
@@ -62,6 +63,7 @@ class RunMemory:
             "ended",
             sync=False,
             key=step.key,
+            kind=step.kind.value,
             object=step.object,
             database=step.database,
             relation_oid=step.relation_oid,

@@ -11,7 +11,8 @@ SELECT pg_read_binary_file($1::text, $2::bigint, $3::bigint);
 SELECT t.oid::bigint AS oid,
        n.nspname::text AS schema,
        t.relname::text AS relation,
-       CASE WHEN x.indexrelid IS NOT NULL THEN c.relname::text END AS index
+       CASE WHEN x.indexrelid IS NOT NULL THEN c.relname::text END AS index,
+       x.indexrelid::bigint AS index_oid
   FROM pg_class AS c
   LEFT JOIN pg_index AS x ON x.indexrelid = c.oid
   JOIN pg_class AS t ON t.oid = coalesce(x.indrelid, c.oid)
@@ -19,10 +20,12 @@ SELECT t.oid::bigint AS oid,
  WHERE c.oid = pg_filenode_relation($1::oid, $2::oid);
 
 -- name: relation_of_index
+-- All that have this name: a log tells no schema.
 SELECT t.oid::bigint AS oid,
        n.nspname::text AS schema,
        t.relname::text AS relation,
-       c.relname::text AS index
+       c.relname::text AS index,
+       c.oid::bigint AS index_oid
   FROM pg_class AS c
   JOIN pg_index AS x ON x.indexrelid = c.oid
   JOIN pg_class AS t ON t.oid = x.indrelid

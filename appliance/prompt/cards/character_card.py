@@ -5,14 +5,16 @@ Never: a template, which no card has a place for, or a character's portrait.
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+import msgspec
 
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.cards.card import Card, Version
-from appliance.prompt.cards.document import read_document
+from appliance.prompt.cards.document import LORE_PLACEMENTS, read_document
 from appliance.prompt.cards.json_document import written
-from appliance.prompt.characters import LOREBOOK_FILE, Character
+from appliance.prompt.character_file import Character
+from appliance.prompt.characters import lorebook_document
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
 
 _BRACES = ("{{", "<user>", "<char>", "<bot>")
@@ -49,20 +51,15 @@ def card_of_character(character: Character, bundle: Bundle) -> tuple[Card, tuple
 
 def _own(character: Character) -> dict[str, Any]:
     """What only this program reads."""
-    own: dict[str, Any] = {}
-    if character.suggestions:
-        own["suggestions"] = list(character.suggestions)
-    if character.lore_placement != "frozen":
-        own["lore_placement"] = character.lore_placement
-    return own
+    if character.lore_placement == LORE_PLACEMENTS[0]:
+        return {}
+    return {"lore_placement": character.lore_placement}
 
 
 def _book(bundle: Bundle) -> dict[str, Any] | None:
     """The lorebook as it is written; a `lorebook_v3` without its frame, which a card has none of."""
-    if LOREBOOK_FILE not in bundle.files:
-        return None
-    book = json.loads(bundle.text(LOREBOOK_FILE))
-    if isinstance(book, dict) and book.get("spec") == "lorebook_v3" and "data" in book:
+    book = lorebook_document(bundle)
+    if book is not None and book.get("spec") == "lorebook_v3" and "data" in book:
         book = book["data"]
     return {"extensions": {}, **book} if isinstance(book, dict) else None
 
@@ -71,6 +68,12 @@ def _lost(character: Character) -> tuple[str, ...]:
     lost = []
     if character.template != DEFAULT_TEMPLATE:
         lost.append(f"template: {character.template}")
+    settings = {"sampling": character.sampling, "truncation": character.truncation}
+    for name, held in settings.items():
+        set_here = [key for key, value in msgspec.structs.asdict(held).items() if value is not None]
+        lost += [f"{name}: {', '.join(set_here)}"] if set_here else []
+    if character.suggestions:
+        lost.append(f"suggestions: {len(character.suggestions)}")
     texts = (character.system, character.greeting, character.post_history)
     if any(mark in text.lower() for text in texts for mark in _BRACES):
         lost.append("braces: what is text here is a macro in a card")

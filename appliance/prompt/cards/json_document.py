@@ -16,16 +16,18 @@ DEPTH_MAX = 64
 _BOM = b"\xef\xbb\xbf"
 
 
-def parse_document(data: bytes, where: str) -> tuple[str, dict[str, Any]]:
+def parse_document(
+    data: bytes, where: str, *, bytes_max: int = JSON_BYTES_MAX
+) -> tuple[str, dict[str, Any]]:
     """The text and the object in it; a byte order mark is dropped.
 
     Raises InvalidCard naming `where` for anything else: too large, not UTF-8, not JSON, nested deeper
     than DEPTH_MAX, a name twice in one object (readers would differ in which they take), a number
     beyond a double's range.
     """
-    if len(data) > JSON_BYTES_MAX:
+    if len(data) > bytes_max:
         raise InvalidCard(
-            f"{where}: the JSON has {len(data)} bytes, the limit is {JSON_BYTES_MAX}", param=where
+            f"{where}: the JSON has {len(data)} bytes, the limit is {bytes_max}", param=where
         )
     data = data.removeprefix(_BOM)
     if sum(map(data.count, (b",", b"[", b"{"))) > VALUES_MAX:

@@ -6,7 +6,7 @@ Owns the rules of parts: roles, zones and their order, priorities. Never: values
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from appliance.prompt.messages import ROLES, Role, Zone
@@ -66,6 +66,7 @@ def compile_template(source: Source) -> Template:
             f"there is no part of zone {HISTORY}: add `- {{name: {HISTORY}, zone: {HISTORY}}}` where "
             "the conversation's messages belong"
         )
+    _check_names(parts)
     _check_blocks(source, before_history)
     return Template(
         file=source.file,
@@ -107,6 +108,21 @@ def _history_priority(fields: dict[str, Field]) -> int:
             "a conversation grows, so its oldest messages must be allowed to go: 1 or more"
         )
     return priority
+
+
+def _check_names(parts: Sequence[PartCode]) -> None:
+    """What was cut and what broke a prefix is told by the names of parts."""
+    known: dict[str, PartCode] = {}
+    for part in parts:
+        if part.name in known:
+            raise part.place.fault(f"two parts are called {part.name!r}; give each its own name")
+        known[part.name] = part
+    for part in parts:
+        looped = known.get(part.name.rpartition(" ")[0])
+        if looped is not None and looped.writes(part.name):
+            raise part.place.fault(
+                f"{part.name!r} is also what the loop of {looped.name!r} calls a part"
+            )
 
 
 def _check_blocks(source: Source, before_history: int) -> None:

@@ -35,15 +35,16 @@ _FAILED = "its code fails"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of a template file, and the part it belongs to."""
+    """A line of a template file, and the part it belongs to. `of` is what the file is, if no template."""
 
     file: str
     line: int
     part: str | None = None
+    of: str = "template"
 
     def fault(self, sentence: str) -> TemplateError:
         """The error that says what is wrong here."""
-        return TemplateError(self.said(f"template error: {sentence}"))
+        return TemplateError(self.said(f"{self.of} error: {sentence}"))
 
     def said(self, sentence: str) -> str:
         """What there is to say of this place, wrong or not."""

@@ -110,9 +110,9 @@ def _samples(template: Template) -> Iterator[Finding]:
 
 
 def _empty(template: Template, rendered: Rendered) -> Iterator[Finding]:
-    written = {part.name for part in rendered.parts if part.content}
+    empty = [item.name for item in rendered.parts if not item.content]
     for part in template.parts:
-        if part.name in {item.name for item in rendered.parts} - written:
+        if any(map(part.writes, empty)):
             yield _said(part, Level.WARNING, "with the sample data it is empty; give it an `if`")
 
 

@@ -46,6 +46,13 @@ class PartCode:
     block: str | None
     place: Place
 
+    def writes(self, name: str) -> bool:
+        """Whether a rendered part of this name is of it: in a loop they are numbered."""
+        if self.loop is None:
+            return name == self.name
+        begin, _, number = name.rpartition(" ")
+        return begin == self.name and number.isdecimal()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:

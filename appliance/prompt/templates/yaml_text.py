@@ -6,8 +6,8 @@ Owns the reading of fields, with errors that name file, line and field. Never: w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -83,12 +83,22 @@ class Field:
             found[name] = Field(node=node, name=name, place=_at(self.place, node))
         return found
 
+    def texts(self) -> Any:
+        """Plain data in which every scalar is a text."""
+        return self._data(Field.text)
+
     def value(self) -> Any:
         """Plain data: plain scalars are read as JSON's, others and what is no such word are texts."""
+        return self._data(Field._word)
+
+    def _data(self, scalar: Callable[[Field], Any]) -> Any:
         if isinstance(self.node, yaml.SequenceNode):
-            return [item.value() for item in self.items()]
+            return [item._data(scalar) for item in self.items()]
         if isinstance(self.node, yaml.MappingNode):
-            return {name: field.value() for name, field in self.fields().items()}
+            return {name: field._data(scalar) for name, field in self.fields().items()}
+        return scalar(self)
+
+    def _word(self) -> Any:
         text = self.text()
         assert isinstance(self.node, yaml.ScalarNode)
         if self.node.style:  # quoted, or a block
@@ -101,8 +111,7 @@ class Field:
 
     def within(self, part: str) -> Field:
         """The same field as one of a part."""
-        place = Place(file=self.place.file, line=self.place.line, part=part)
-        return Field(node=self.node, name=self.name, place=place)
+        return replace(self, place=replace(self.place, part=part))
 
 
 def documents(text: str, place: Place) -> list[Field]:
@@ -115,7 +124,7 @@ def documents(text: str, place: Place) -> list[Field]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = place.line if mark is None else mark.line + 1
-        raise Place(file=place.file, line=line).fault(f"not YAML: {error.problem}") from error
+        raise replace(place, line=line).fault(f"not YAML: {error.problem}") from error
     except yaml.reader.ReaderError as error:
         said = f"not YAML: the character U+{error.character:04X} is not allowed"
         raise place.fault(said) from error
@@ -171,7 +180,7 @@ def _kind(node: yaml.Node) -> str:
 
 
 def _at(place: Place, node: yaml.Node) -> Place:
-    return Place(file=place.file, line=node.start_mark.line + 1, part=place.part)
+    return replace(place, line=node.start_mark.line + 1)
 
 
 def plain(value: Any, depth: int = 0) -> bool:

@@ -362,8 +362,20 @@ async function removeCharacter(character) {
     deed: "Take away",
   });
   if (!isSure) return;
+  const path = `/v1/characters/${character.id}`;
   try {
-    await call("DELETE", `/v1/characters/${character.id}?confirm=production`);
+    try {
+      await call("DELETE", path);
+    } catch (error) {
+      if (error.code !== "label_protected") throw error;
+      const isMeant = await confirmed({
+        title: `${character.name} is protected`,
+        text: "Somebody has protected this character, so that it is not taken away by mistake. Is it to go?",
+        deed: "Take away all the same",
+      });
+      if (!isMeant) return;
+      await call("DELETE", `${path}?confirm=production`);
+    }
     await refreshCharacters();
     picker.say([`${character.name} is no longer listed.`]);
   } catch (error) {

@@ -1,3 +1,4 @@
+-- usable-from: 6
 -- Experiments: which users get which version of a character. Like versions and labels they are the operator's
 -- and belong to no tenant. What they are judged by is stored with conversations and replies.
 

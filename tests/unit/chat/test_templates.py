@@ -9,7 +9,8 @@ import pytest
 from appliance.chat.conversations import Conversations
 from appliance.chat.turn import Turns
 from appliance.errors import TemplateError
-from appliance.prompt.characters import Character, Characters, CharacterVersion
+from appliance.prompt.character_file import Character
+from appliance.prompt.characters import Characters, CharacterVersion
 from appliance.prompt.messages import Zone
 from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import template_of

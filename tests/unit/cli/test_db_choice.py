@@ -56,6 +56,15 @@ def test_by_what_exists_the_installed_one_or_the_demo_is_meant(machine: Path) ->
         choose(options())
 
 
+def test_a_pooler_is_no_server_to_an_operator(machine: Path) -> None:
+    config = installed(machine)
+    with config.open("a") as file:
+        file.write(f'[database]\nurl = "{URL}"\npooling = "transaction"\n')
+    with pytest.raises(ConfigError, match=r"pooler.*name the server itself with --url"):
+        said(options())
+    assert said(options(url=URL)) == "database: db.example:5433/app"
+
+
 def test_a_command_that_asks_an_appliance_means_the_same_one(
     machine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

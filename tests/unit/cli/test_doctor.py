@@ -87,6 +87,7 @@ def healthy(tmp_path: Path, model: Path) -> Subject:
     )
     return Subject(
         config_path=path,
+        written=config,
         config=config,
         who=service_user(),
         home=tmp_path / "home",
@@ -123,7 +124,7 @@ def with_settings(subject: Subject, section: str, **values: object) -> Subject:
     replaced = msgspec.structs.replace(getattr(subject.config, section), **values)
     config = msgspec.structs.replace(subject.config, **{section: replaced})
     subject.config_path.write_text(dump_config(config))
-    return replace(subject, config=config)
+    return replace(subject, config=config, written=config)
 
 
 def with_machine(subject: Subject, **values: object) -> Subject:
@@ -303,6 +304,38 @@ def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:
         assert [fault.name for fault in looked_up(subject)] == ["port-taken"]
         running = with_machine(subject, services={"appliance-server.socket": "active"})
         assert found(running) == []
+        # On a stopped box the target and its timers are still active.
+        units = {"appliance.target": "active", "appliance-db-status.timer": "active"}
+        stopped = {**units, "appliance-server.socket": "failed"}
+        names = [fault.name for fault in found(with_machine(subject, services=units))]
+        assert names == ["port-taken"]
+        names = [fault.name for fault in found(with_machine(subject, services=stopped))]
+        assert names == ["port-taken", "service-failed"]
+
+
+@pytest.mark.parametrize("secret", ["postgresql:///chat?host=/nowhere", b"\xff\xff"])
+def test_an_installed_box_is_looked_at_as_its_services_have_it(
+    healthy: Subject, monkeypatch: pytest.MonkeyPatch, secret: str | bytes
+) -> None:
+    folder = healthy.credentials
+    assert folder is not None
+    monkeypatch.setattr("appliance.cli.doctor.CONFIG", healthy.config_path)
+    monkeypatch.setattr("appliance.cli.installed.CREDENTIALS", folder)
+    monkeypatch.setattr("appliance.cli.doctor_subject.services", dict)
+    monkeypatch.setattr("appliance.cli.system_steps.install_steps", lambda *_, **__: ())
+    assert looked_up(healthy) == []
+    (folder / "database_url").touch(mode=0o600)
+    if isinstance(secret, str):
+        (folder / "database_url").write_text(secret)
+        (fault,) = looked_up(healthy)
+        assert (fault.name, fault.what.partition(":")[0]) == (
+            "database-away",
+            "credential database_url",
+        )
+    else:
+        (folder / "database_url").write_bytes(secret)
+        (fault,) = looked_up(healthy)
+        assert fault.name == "credential-wrong"
 
 
 def test_a_typo_in_the_settings_a_missing_file_and_a_missing_user_end_the_search(

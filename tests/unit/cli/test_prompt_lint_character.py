@@ -58,3 +58,35 @@ def test_a_template_need_not_have_defaults_for_what_conversations_give(
     )
     assert main(["prompt", "render", str(tmp_path / "keeper.yaml")]) == 0
     assert "A sailor." in capsys.readouterr().out
+
+
+def test_lint_of_a_character_says_all_it_finds_and_tries_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keeper.yaml"
+    file.write_text("id: keeper\nname: K\ntemplate: own\n")
+    (tmp_path / "templates").mkdir()
+    own = tmp_path / "templates" / "own.yaml"
+    own.write_text(
+        "name: own\ninputs:\n  mood: {default: 1, type: number}\n  sky: {scope: turn, default: x}\n"
+        "  gone: {default: x}\n---\n"
+        "- {name: who, zone: persona, role: system, content: '{{ 6 // mood }} {{ sky }}'}\n"
+        "- {name: history, zone: history}\n"
+    )
+    assert main(["prompt", "lint", str(file)]) == 2
+    out, _ = capsys.readouterr()
+    assert "error: " in out
+    assert "`sky` may change with every turn" in out
+    assert "warning: " in out
+    assert "input `gone` is not used" in out
+    own.write_text(own.read_text().replace("scope: turn, ", ""))
+    assert main(["prompt", "lint", str(file)]) == 0
+    data = tmp_path / "data.json"
+    for given, code, told in (
+        ('{"mood": 2}', 0, ""),
+        ('{"mood": 0}', 2, "divides by zero"),
+        ('{"moon": 2}', 2, "the data has 'moon'"),
+    ):
+        data.write_text(given)
+        assert main(["prompt", "lint", str(file), "--data", str(data)]) == code
+        assert told in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 from appliance.cli.main import main
 from appliance.cli.system_config import config_text, read_meanings
 from appliance.cli.system_files import File, unit_files
+from appliance.cli.system_plan import Command, Remove, plan_uninstall
 from appliance.config import Config, parse_config
 
 SOURCES = {
@@ -171,6 +172,61 @@ def test_a_database_of_one_s_own_takes_the_place_of_the_embedded_one() -> None:
     for unit in ("server", "engine@"):
         assert f"appliance-{unit}.service.d/network.conf" in names(traces)
     assert "appliance-engine@.service.d/network.conf" not in names(network)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_installation_has_the_database_that_a_secret_names(
+    tmp_path: Path, is_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path)]
+    install = ["system", "install", *where, "--execute"]
+    secrets = tmp_path / "etc/appliance/credentials"
+    units = tmp_path / "etc/systemd/system"
+
+    def made() -> set[str]:
+        return {str(path.relative_to(units)) for path in units.rglob("*") if not path.is_dir()}
+
+    if not is_first:
+        assert main([*install, "--model", "/srv/models/m"]) == 0
+        assert "appliance-postgres.service" in made()
+    secrets.mkdir(parents=True)
+    (secrets / "database_url").write_text("postgresql://chat:secret@db.example/chat\n")
+    if not is_first:
+        assert main(["system", "check", *where]) == 1
+    assert main([*install, *(["--model", "/srv/models/m"] if is_first else [])]) == 0
+    assert not [name for name in made() if "appliance-postgres" in name or "db-backup" in name]
+    assert "appliance-server.service.d/network.conf" in made()
+    assert main(["system", "check", *where]) == 0
+    told = capsys.readouterr()
+    assert "secret" not in told.out + told.err
+
+
+@pytest.mark.parametrize(("device", "opens"), [("cuda:0", True), ("auto", False), ("cpu", False)])
+def test_a_tree_for_another_system_opens_the_gpus_that_its_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, opens: bool
+) -> None:
+    # What the building machine has says nothing of the one that boots the tree.
+    there = tmp_path / "nvidiactl"
+    monkeypatch.setattr("appliance.cli.system_steps.GPU_CONTROL", there)
+    for has_gpu in (False, True):
+        root = tmp_path / f"{has_gpu}"
+        install = ["system", "install", "--root", str(root), "--execute"]
+        assert main([*install, "--model", "/srv/models/m"]) == 0
+        toml = root / "etc/appliance/appliance.toml"
+        toml.write_text(toml.read_text().replace('#device = "auto"', f'device = "{device}"'))
+        assert main(install) == 0
+        made = root / "etc/systemd/system/appliance-engine@.service.d/gpu.conf"
+        assert made.exists() == opens
+        there.touch()
+
+
+def test_an_uninstallation_waits_for_every_part_before_it_takes_anything() -> None:
+    installed = [item.path for item in unit_files(SOURCES, config(), has_gpu=True)]
+    first, *rest = plan_uninstall(installed, [Path("/var/lib/appliance")], is_running=True)
+    assert isinstance(first, Command)
+    # systemctl(1): a stop waits for the units that it names; `*` stands for engines that run.
+    assert set(first.words) == {"systemctl", "stop", *(name.replace("@", "@*") for name in SOURCES)}
+    assert rest[-1] == Remove(path=Path("/var/lib/appliance"), is_tree=True)
 
 
 def test_the_socket_is_closed_to_other_machines_unless_the_settings_open_it() -> None:

@@ -314,7 +314,7 @@ def test_a_row_that_vacuum_refuses_is_frozen_by_force_only_by_name() -> None:
     step = the(plan, StepKind.FREEZE_ROWS)
     assert consents(step) == [Consent.FREEZE_BAD_ROWS]
     statement = step.choices[0].statements[0]
-    assert '"tools"."verify_heapam"(\'"public"."t20000"\')' in statement
+    assert '"tools"."verify_heapam"(\'"public"."t20000"\'::regclass, false, false,' in statement
     assert '"public"."heap_force_freeze"(' in statement
     assert step.choices[0].statements[1].startswith("VACUUM")
     assert of_kind(plan, StepKind.VACUUM) == []
@@ -358,7 +358,7 @@ def orphan(age: int) -> Plan:
 def test_an_orphan_is_dropped_by_connecting_while_there_are_ids() -> None:
     step = the(orphan(STOP_AGE - 1000), StepKind.DROP_TEMP)
     assert consents(step) == [Consent.TEMP_TABLE]
-    assert step.choices[0].statements == ('DROP TABLE "pg_temp_3"."t20000"',)
+    assert step.choices[0].statements == ('DROP TABLE "pg_temp_3"."t20000" CASCADE',)
 
 
 def test_in_the_stop_an_orphan_is_a_persons_unless_single_user_mode_was_asked_for() -> None:
@@ -417,6 +417,37 @@ def test_a_damaged_table_is_set_apart_and_its_pages_given_up_only_by_name() -> N
     assert "zero_damaged_pages" not in step.settings  # It would change nothing on the disk.
     assert "every row on the damaged pages" in step.choices[0].loses
     assert all("zero_damaged_pages" not in other.settings for other in plan.steps if other != step)
+
+
+def test_what_gives_pages_up_is_of_stage_1_whatever_its_age_and_says_what_toast_loses() -> None:
+    toast = relation(20_001, MIDDLE, kind=RelationKind.TOAST, toast_owner=20_000)
+    seen = snapshot(database("app", relation(20_000, MIDDLE), toast))
+    places = (RelationKey(database="app", oid=20_000), RelationKey(database="app", oid=20_001))
+    plan = make_plan(seen, Policy(maintenance=True), History(damaged=frozenset(places)))
+    table, chunks = of_kind(plan, StepKind.ZERO_PAGES)
+    assert (table.stage, chunks.stage, plan.maintenance) == (1, 1, True)
+    assert "missing chunk" in chunks.choices[0].loses
+    assert "missing chunk" not in table.choices[0].loses
+
+
+def test_what_pages_were_given_up_of_gets_new_indexes_while_the_server_does_not_write() -> None:
+    place = RelationKey(database="app", oid=20_000)
+    past = History(given_up=frozenset({place}), bad_indexes=frozenset({place}))
+    app = database("app", relation(20_000), relation(20_001, MIDDLE))
+    plan = make_plan(snapshot(app), Policy(maintenance=True), past)
+    assert keys(plan)[:2] == ["probe", "reindex:app:20000"]
+    assert [step.stage for step in plan.steps][:3] == [1, 1, 2]
+    assert plan.maintenance
+    assert "another one in their place" in plan.steps[1].reason
+    stopped = database("app", relation(20_000), relation(20_001, OLD))
+    assert of_kind(make_plan(snapshot(stopped), POLICY, past), StepKind.REINDEX) == []
+    settled = frozenset({"reindex:app:20000"})
+    assert (
+        make_plan(
+            snapshot(database("app", relation(20_000))), POLICY, replace(past, settled=settled)
+        ).stage(1)
+        == ()
+    )
 
 
 def test_a_damaged_index_is_built_again_before_it_is_cleaned_up() -> None:

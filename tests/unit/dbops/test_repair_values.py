@@ -26,10 +26,11 @@ from appliance.dbops.repair.row_counts import (
     RowCounts,
     TableRows,
     changes,
+    check_new,
     read_counts,
     write_counts,
 )
-from appliance.dbops.repair.verify import check_ages
+from appliance.dbops.repair.verify import check_ages, smallest
 from appliance.dbops.snapshot.snapshot import MemberSpace
 from appliance.errors import ConfigError
 from tests.snapshot_builder import OLD, database, prepared, relation, slot, snapshot, template0
@@ -153,21 +154,47 @@ def counts(**rows: int | None) -> RowCounts:
     )
 
 
-def test_rows_that_are_missing_are_a_loss_and_rows_that_were_added_are_not(tmp_path: Path) -> None:
+def test_rows_that_are_missing_are_a_loss_and_what_others_may_have_done_is_not_judged(
+    tmp_path: Path,
+) -> None:
     before = counts(same=5, fewer=5, more=5, gone=5, unread=5, broken=None)
     write_counts(tmp_path / "before.json", before)
     assert read_counts(tmp_path / "before.json") == before
     after = counts(same=5, fewer=4, more=6, unread=None, broken=None, new=1)
     found = {change.table: change.is_loss for change in changes(before, after)}
-    assert found == {"fewer": True, "more": False, "gone": True, "unread": True}
+    assert found == {"fewer": True, "more": None, "gone": True, "unread": True}
     first, second = (
         RowCounts(
             system_id="1", tables=(TableRows(database="app", table="same", rows=5, digest=digest),)
         )
         for digest in "xy"
     )
-    assert [change.is_loss for change in changes(first, second)] == [True]
+    assert [change.is_loss for change in changes(first, second)] == [None]
     assert changes(first, counts(same=5)) == ()
+
+
+def test_counts_are_kept_in_a_new_file_or_refused_before_anything_is_counted(
+    tmp_path: Path,
+) -> None:
+    check_new(tmp_path / "new.json")
+    (tmp_path / "old.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"old\.json: is there already"):
+        check_new(tmp_path / "old.json")
+    with pytest.raises(ConfigError, match="no file can be made"):
+        check_new(tmp_path / "nowhere" / "new.json")
+
+
+def test_what_amcheck_looks_at_is_bounded_by_pages_on_the_disk() -> None:
+    app = database(
+        "app",
+        relation(20_000, pages=10),
+        relation(20_001, pages=3),
+        relation(20_002, pages=4, temporary=True),
+        relation(20_003, pages=90),
+    )
+    assert [one.oid for one in smallest(app, 13)] == [20_001, 20_000]
+    assert [one.oid for one in smallest(app, 12)] == [20_001]
+    assert smallest(app, 2) == []
 
 
 def test_a_file_that_is_no_row_counts_is_named(tmp_path: Path) -> None:

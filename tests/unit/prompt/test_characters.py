@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ConfigError, InvalidBundle, NotFound
+from appliance.prompt.bundle import Bundle
 from appliance.prompt.bundle_folder import load_characters
-from appliance.prompt.characters import Character, Characters
+from appliance.prompt.cards.character_card import card_of_character
+from appliance.prompt.character_file import Character
+from appliance.prompt.characters import LOREBOOK_FILE, Characters, CharacterVersion
+from appliance.prompt.settings import SamplingSettings, TruncationSettings
+from tests.characters import bundle_of
 from tests.unit.prompt.template_files import HISTORY
 
 SHIPPED = Path(__file__).parents[3] / "prompts"
@@ -38,7 +43,16 @@ def test_the_shipped_characters_load_and_one_is_the_default() -> None:
         ("id: bad\nname: Bad\nsystem: [1]\n", "system: expected a text, got a list"),
         ("id: bad\nname: Bad\nsistem: x\n", "sistem: there is no such field (fields: id, name,"),
         ("id: bad\n", "name: is missing"),
-        ('id: bad\nname: "\\ud83d"\n', "name: holds U+0000 or half of a character"),
+        ("id: bad\nname: a\nname: b\n", "line 3: character error: file: 'name' is there twice"),
+        (
+            "id: bad\nname: a\nsampling:\n  top_p: 1\n  top_p: 0.5\n",
+            "line 5: character error: sampl",
+        ),
+        ("id: bad\nname: a\n\nsampling: {heat: 1}\n", "heat: there is no such field"),
+        ("id: bad\nname: a\n\nsampling: {top_p: 7}\n", "line 4: sampling.top_p: "),
+        ("id: bad\n---\nname: a\n", "expected one YAML document, here are 2"),
+        ("", "expected one YAML document, here are 0"),
+        ('id: bad\nname: "\\ud83d"\n', "line 2: character error: not YAML"),
         ('id: bad\nname: B\nsuggestions: ["a\\0"]\n', "suggestions: holds U+0000"),
         ("id: bad\nname: B\nlore_placement: top\n", "'top' is none of frozen, as_written"),
         ("id: bad\nname: B\ntemplate: x.yml.j2\n", "'x.yml.j2' is a whole-file template"),
@@ -47,8 +61,8 @@ def test_the_shipped_characters_load_and_one_is_the_default() -> None:
         ("id: assistant\nname: x\n", "already a character"),
         ("- id: bad\n", "expected a mapping, got a list"),
         ("id: bad\nname: [a\n", "not YAML"),
-        ("id: &a bad\nname: *a\n", "aliases are not allowed"),
-        ("id: bad\nname: !!python/object/apply:os.getcwd []\n", "not YAML"),
+        ("id: &a bad\nname: *a\n", "line 1: character error: aliases"),
+        ("id: bad\nname: !!python/object/apply:os.getcwd []\n", "the tag"),
         ("id: bad\nname: x\nsystem: " + "y" * 300_000, "larger than"),
     ],
 )
@@ -96,3 +110,47 @@ def test_a_character_whose_template_is_missing_or_lacks_a_value_is_refused_at_th
     characters = load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
     assert characters.get("x").template.front.name == "mine"
     assert characters.get(None).template.front.name == "default"
+
+
+@pytest.mark.parametrize(
+    ("book", "said"),
+    [
+        (b'{"entries": [], "entries": []}', "'entries' stands twice"),
+        (b'{"entries": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested deeper than 64 levels"),
+        (b'{"entries": ' + b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"x": NaN}', "NaN is no number"),
+        (b"{", "not JSON"),
+        (b"[]", "expected a JSON object"),
+        (b"\xff", "not UTF-8"),
+        (b'{"entries": [{"keys": 7}]}', "entries[0]"),
+    ],
+)
+def test_a_lorebook_is_read_as_strictly_as_that_of_a_card(book: bytes, said: str) -> None:
+    bundle = Bundle(name="mara", files={**bundle_of("mara").files, LOREBOOK_FILE: book})
+    with pytest.raises(InvalidBundle) as caught:
+        CharacterVersion.of(bundle)
+    assert caught.value.message.startswith("mara/lorebook.json")
+    assert said in caught.value.message
+
+
+FIELDS: dict[str, object] = {
+    "id": "kee",
+    "name": "Kee of the keys",
+    "description": "Keeps what is kept.",
+    "system": "You keep.",
+    "greeting": "Who is there?",
+    "suggestions": ("It is me.",),
+    "template": "mine",
+    "post_history": "Be short.",
+    "lore_placement": "as_written",
+    "sampling": SamplingSettings(top_k=7),
+    "truncation": TruncationSettings(step_tokens=7),
+}
+
+
+@pytest.mark.parametrize("field", sorted({*Character.__struct_fields__} - {"id"}))
+def test_each_field_of_a_character_is_in_its_card_or_said_to_be_lost(field: str) -> None:
+    character = Character(**{"id": "kee", "name": "Kee", field: FIELDS[field]})  # type: ignore[arg-type]
+    card, lost = card_of_character(character, bundle_of("kee"))
+    is_said = any(one.startswith(f"{field}: ") for one in lost)
+    assert (str(FIELDS[field]) in card.text) != is_said

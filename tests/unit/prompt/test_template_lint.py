@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,42 @@ def test_private_text_in_a_zone_that_is_shared_is_a_warning() -> None:
     assert "zone persona" in sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("system", "two parts are called 'system'"),
+        ("moods", "two parts are called 'moods'"),
+        ("moods 1", "'moods 1' is also what the loop of 'moods' calls a part"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["persona", "volatile"])
+def test_a_name_that_two_parts_would_have_is_refused(name: str, told: str, zone: str) -> None:
+    loop = "- {name: moods, zone: persona, role: system, for_each: 'm in [1]', content: x}\n"
+
+    def text(name: str) -> str:
+        again = part(name, zone, "y")
+        return INPUTS + loop + (HISTORY + again if zone == "volatile" else again + HISTORY)
+
+    with pytest.raises(TemplateError, match=re.escape(told)):
+        template_of(text(name), "x.yaml")
+    template_of(text("moods x"), "x.yaml")
+
+
 def test_what_fails_or_is_empty_with_the_sample_data_is_found() -> None:
     text = INPUTS + part("p", "persona", "{{ character.sistem }}") + HISTORY
     text += part("sky", "volatile", "{{ weather }}{{ user_name }}")
     assert any("'sistem'" in sentence for level, sentence in said(text) if level is Level.ERROR)
     empty = INPUTS + part("p", "persona", "{{ user_name if false else weather[9:] }}") + HISTORY
     assert any("give it an `if`" in sentence for _, sentence in said(empty))
+
+
+@pytest.mark.parametrize("items", ["[weather[9:]]", "[weather, weather[9:]]"])
+def test_an_empty_part_of_a_loop_is_found(items: str) -> None:
+    looped = part("p", "persona", "{{ w }}").replace("}\n", f", for_each: 'w in {items}'}}\n")
+    text = INPUTS.replace("turn", "conversation") + looped + HISTORY
+    assert any("`p`: with the sample data it is empty" in sentence for _, sentence in said(text))
+    full = text.replace("weather[9:]", "weather")
+    assert not any("it is empty" in sentence for _, sentence in said(full))
 
 
 def test_unused_inputs_and_missing_samples_are_warnings() -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
 
 OPEN = "document.querySelector('#picker').open"
 NAMES = "[...document.querySelectorAll('.character-name')].map(name => name.textContent)"
+CONFIRM = "document.querySelector('#confirm-dialog')"
 DONE = "document.querySelector('#stop').hidden && document.querySelector('.meter')"
 NOTICE = "document.querySelector('#picker-notice').textContent"
 FIRST_TEXT = "document.querySelector('.message .body')?.textContent.trim()"
@@ -137,7 +138,7 @@ async def test_a_character_s_sampling_holds_for_what_the_page_sends(
     await page.click("#open-picker")
     await page.wait_for(f"{OPEN} && {NAMES}.includes('Wild')")
     await choose(page, "Wild")
-    await page.wait_for(f"!{OPEN} && document.querySelector('#speaker').textContent === 'Wild'")
+    await page.wait_for(f"!{OPEN} && document.querySelector('#speaker').title === 'Wild'")
     stored_door.say("one")
     await page.value("document.querySelector('#composer-text').focus()")
     await page.type("Me.")
@@ -150,6 +151,28 @@ async def test_a_character_s_sampling_holds_for_what_the_page_sends(
         assert request.sampling == msgspec.structs.replace(
             CONVERSATION_SAMPLING, temperature=1.5, top_k=7
         )
+
+
+async def test_a_protected_character_is_asked_about_once_more(page: Browser) -> None:
+    async def answered(answers: tuple[str, ...]) -> None:
+        name = "Tom the gardener"
+        await page.value(
+            f"document.querySelector('[aria-label=\"Take {name} from the list\"]').click()"
+        )
+        titles = (f"Take {name} from the list?", f"{name} is protected")
+        for title, answer in zip(titles, answers, strict=True):
+            await page.wait_for(f"{CONFIRM}.open && {CONFIRM}.textContent.includes('{title}')")
+            await page.click(f"#confirm-dialog [value={answer}]")
+        await page.wait_for(f"!{CONFIRM}.open")
+
+    await page.click("#open-picker")
+    await page.wait_for(OPEN)
+    await answered(("yes", "no"))
+    assert "Tom the gardener" in await page.value(NAMES)
+    await answered(("yes", "yes"))
+    await page.wait_for(f"!{NAMES}.includes('Tom the gardener')")
+    # The browser itself notes every answer of 409.
+    page.problems = [problem for problem in page.problems if "409" not in problem]
 
 
 async def test_the_picker_is_used_with_the_keyboard_alone(page: Browser) -> None:

@@ -1,5 +1,5 @@
 -- name: create
-CREATE TABLE last_row (id integer PRIMARY KEY);
+CREATE TABLE public.last_row (id integer PRIMARY KEY);
 CREATE TABLE pending (gid text NOT NULL);
 CREATE TABLE messages (
     id bigint PRIMARY KEY,
@@ -15,7 +15,7 @@ CREATE TABLE events_1 PARTITION OF events FOR VALUES WITH (MODULUS 2, REMAINDER 
 
 -- name: load
 -- Rows to count and to hash: short ones with deleted ones among them, and long ones out of line.
-INSERT INTO last_row (id) VALUES (1);
+INSERT INTO public.last_row (id) VALUES (1);
 INSERT INTO messages (id, conversation, body)
 SELECT n, n % 100, repeat(md5(n::text), 5) FROM generate_series(1, 20000) AS n;
 DELETE FROM messages WHERE id > 18000 AND id % 2 = 0;
@@ -33,7 +33,7 @@ DO $$
 BEGIN
     FOR n IN 1..40000 LOOP
         BEGIN
-            PERFORM id FROM last_row FOR UPDATE;
+            PERFORM id FROM public.last_row FOR UPDATE;
             RAISE division_by_zero;
         EXCEPTION WHEN division_by_zero THEN NULL;
         END;
