@@ -141,11 +141,12 @@ async def test_an_event_trigger_refuses_no_repair(
 ) -> None:
     await owned.execute_each(
         "app",
+        "CREATE TABLE unwanted ()",
         "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'refused'; END $$",
         "CREATE EVENT TRIGGER frozen ON ddl_command_start EXECUTE FUNCTION refuse()",
     )
-    await (await sessions.get("app")).execute("REINDEX TABLE public.kept")
+    await (await sessions.get("app")).execute(drop_temp_table("public", "unwanted"))
     await owned.execute_each("app", "DROP EVENT TRIGGER frozen")
 
 

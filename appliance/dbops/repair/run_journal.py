@@ -24,6 +24,13 @@ FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
 Record: TypeAlias = dict[str, Any]
 
+_FIELDS = {
+    "started": {"database", "relation_oid"},
+    "ended": {"database", "relation_oid", "state", "bytes", "seconds"},
+    "settings_changed": {"before"},
+}
+"""What a record of such an event is read for."""
+
 RATE_STEPS = 20
 RATE_BYTES_MIN = 16 << 20
 """Below it, what a VACUUM took says more about waiting than about reading."""
@@ -189,7 +196,8 @@ def _record(line: bytes) -> Record | None:
     try:
         record: Record = json.loads(line)
         is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-    except (ValueError, KeyError, TypeError):
+        is_record = is_record and _FIELDS.get(record["event"], set()) <= record.keys()
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if is_record else None
 

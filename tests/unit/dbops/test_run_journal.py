@@ -77,7 +77,16 @@ def test_what_is_of_the_cluster_before_an_upgrade_is_kept_and_passed_over(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "line", [b"nonsense\n", b"{}\n", b'{"event": 1, "system_id": "1"}\n', b"[]\n"]
+    "line",
+    [
+        b"nonsense\n",
+        b"{}\n",
+        b'{"event": 1, "system_id": "1"}\n',
+        b"[]\n",
+        b'{"event": "started", "system_id": "1"}\n',
+        b'{"event": "settings_changed", "system_id": "1"}\n',
+        pytest.param(b"[" * 200_000 + b"\n", id="nested"),
+    ],
 )
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(b'{"event": "begun", "system_id": "1"}\n' + line)

@@ -226,6 +226,18 @@ def test_guardrails_are_judged_for_every_look_whatever_the_plan() -> None:
         assert guards[0] is guards[1]
 
 
+@pytest.mark.parametrize("control", [0.0, 0.1])
+def test_arms_without_any_spread_that_differ_are_certain_to(control: float) -> None:
+    found = measured(users=2_000)
+    asked = found.sums[3].denominator
+    failed = np.where(found.users.arm == 1, asked, control * asked)
+    sums = (replace(found.sums[3], numerator=failed),)
+    told = analyse(replace(found, sums=sums, observations=()), PLAN)
+    assert finding(told, "errors").reading is Reading.WORSE
+    assert finding(told, "errors").guard is Guard.BREACHED
+    assert told.results[0].verdict is Verdict.HARMS
+
+
 def test_a_metric_without_a_direction_is_changed_and_neither_better_nor_worse() -> None:
     found = measured(ttft=0.3)
     shown = replace(TTFT, direction=Direction.NONE, guardrail=None)
