@@ -160,6 +160,11 @@ async def test_what_cannot_be_restored_is_refused_and_the_folder_stays(
     made = await back_up(own.directory, binaries, archive, None, quiet)
     await own.stop()
     before = digest(own.directory)
+    rotten = made.base.path / "PG_VERSION"
+    rotten.write_text(rotten.read_text().replace("\n", " "))
+    with pytest.raises(DatabaseError, match=r"pg_verifybackup failed.*PG_VERSION"):
+        await restore(own.directory, binaries, archive, None, quiet)
+    rotten.write_text(rotten.read_text().replace(" ", "\n"))
     early = made.base.finished_at - timedelta(seconds=1)
     with pytest.raises(DatabaseError, match="earliest moment"):
         await restore(own.directory, binaries, archive, early, quiet)

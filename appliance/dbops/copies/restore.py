@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from appliance.dbops.cluster.account import Account, account_for_new_cluster, account_of_cluster
+from appliance.dbops.cluster.account import (
+    Account,
+    account_for_new_cluster,
+    account_of_cluster,
+    own_account,
+)
 from appliance.dbops.cluster.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster.cluster import Cluster, cluster_lock, major_of
 from appliance.dbops.cluster.programs import control_fields, run_program
@@ -120,6 +125,14 @@ async def restore(
             work.mkdir(mode=0o700)
             new = work / "postgres"
             check_space(source.base.path, work)
+            progress("verifying the base backup")
+            await run_program(
+                binaries.program("pg_verifybackup"),
+                *("--quiet", source.base.path),
+                cwd=archive.folder,
+                account=own_account(),
+                timeout_s=RECOVERY_TIMEOUT_S,
+            )
             progress(f"copying the base backup of {source.base.finished_at:%Y-%m-%d %H:%M:%S} UTC")
             await copy_folder(source.base.path, new)
             archives = belongs(directory, owner) and _is_at(directory, archive)
