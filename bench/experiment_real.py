@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,9 +54,9 @@ inputs:
 """
 HOUR = '- {name: hour, zone: ZONE, role: system, if: note, content: "{{ note }}"}\n'
 HISTORY = "- {name: history, zone: history}\n"
-NOTHING = '- {name: hour, zone: volatile, role: system, if: note, content: "Mind the hour."}\n'
+RULE = '- {name: rule, zone: volatile, role: system, content: "Mind the hour. {{ note }}"}\n'
 TEMPLATES = {
-    "plain": FRONT + HISTORY + NOTHING,
+    "plain": FRONT + HISTORY + RULE,
     "after": FRONT + HISTORY + HOUR.replace("ZONE", "volatile"),
     "before": FRONT + HOUR.replace("ZONE", "persona") + HISTORY,
 }
@@ -230,6 +231,8 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=USERS)
     parser.add_argument("--page", type=Path, default=None, help="keep the report's page there")
     options = parser.parse_args()
+    # A killed run must not leave a server behind: the way out goes through its context.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="bench-experiment-") as name:
         folder = Path(name)

@@ -14,6 +14,7 @@ from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_policy import add_limits, limits_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json, visible
+from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
     from appliance.dbops.repair.maintenance_session import MaintenanceSessions
@@ -69,6 +70,8 @@ async def _verify(options: argparse.Namespace) -> list[Check]:
     from appliance.dbops.repair.verify import check_ages, check_structures, probe
     from appliance.dbops.snapshot.inspect import read_snapshot
 
+    if options.amcheck_mib < 0:
+        raise ConfigError(f"--amcheck-mib: {options.amcheck_mib} is less than 0")
     policy, target = limits_of(options), target_of(options)
     if options.record is not None:
         check_new(options.record)

@@ -55,6 +55,6 @@ def indented(text: str, spaces: int) -> list[str]:
 def visible(text: str) -> str:
     """The text with control characters written out: a terminal shall not obey them."""
     return "".join(
-        letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1]
+        letter if letter in "\n\t\N{NO-BREAK SPACE}" or letter.isprintable() else repr(letter)[1:-1]
         for letter in text
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from appliance.dbops.quoting import identifier
+from appliance.dbops.remedies import check_rows
 from appliance.dbops.target import Connection
 from appliance.named_sql import read_queries
 
@@ -42,8 +43,7 @@ class Amcheck:
     async def first_bad_row(self, relation_oid: int) -> BadRow | None:
         """The first row of a table that cannot be right. Raises what the server answers."""
         row = await self._connection.fetchrow(
-            f"SELECT blkno, msg FROM {identifier(self._schema, 'verify_heapam')}"
-            "($1::oid::regclass, on_error_stop => true) LIMIT 1",
+            f"SELECT blkno, msg FROM {check_rows(self._schema, '$1::oid', first=True)} LIMIT 1",
             relation_oid,
         )
         return None if row is None else BadRow(block=row["blkno"], message=row["msg"])

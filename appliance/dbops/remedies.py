@@ -52,6 +52,24 @@ def drop_table(schema: str, name: str) -> str:
     return f"DROP TABLE {identifier(schema, name)}"
 
 
+def drop_temp_table(schema: str, name: str) -> str:
+    """Of a session that has ended, with its temporary views of it, as autovacuum does it. Takes an ID."""
+    return f"{drop_table(schema, name)} CASCADE"
+
+
+def check_rows(schema: str | None, relation: str, *, first: bool = False) -> str:
+    """A call of amcheck's verify_heapam; `relation` is an expression, `schema` is where it was installed.
+
+    With all its arguments, each of its own type: whoever may create functions in that schema may have one
+    there that a shorter call fits better, and this may be a superuser's.
+    """
+    name = "verify_heapam" if schema is None else identifier(schema, "verify_heapam")
+    return (
+        f"{name}({relation}::regclass, {str(first).lower()}, false, 'none'::text, "
+        "NULL::bigint, NULL::bigint)"
+    )
+
+
 def set_setting(name: str, value: str | None) -> str:
     """A setting of the whole server, from the next reload on; None takes it out again."""
     if value is None:

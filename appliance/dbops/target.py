@@ -88,6 +88,7 @@ class Target:
             # A database's owner may set others, and this is a superuser: no function of anybody's fits a
             # call better than the server's own, and a text is what it seems.
             "search_path": "pg_catalog",
+            "role": "none",
             "standard_conforming_strings": "on",
         }
         command_timeout_s = _command_timeout_s(statement_timeout_ms)

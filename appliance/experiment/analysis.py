@@ -105,7 +105,8 @@ class _Compared:
         if self.control is None or self.treatment is None:
             return None
         found = (logarithmic if self.has_ratio else absolute)(self.control, self.treatment)
-        return found if found.variance > 0 else None
+        # All users alike in both arms: nothing to judge by, unless the arms differ.
+        return found if found.variance > 0 or found.effect != 0 else None
 
 
 def _compared(source: Sums | Observations, users: Users, place: int, plan: Plan) -> _Compared:

@@ -27,6 +27,7 @@ DEFINITION_BYTES_MAX = 1 << 20
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 _Share = Annotated[float, Meta(gt=0, le=1)]
+_Effect = Annotated[float, Meta(ge=0.001, le=1)]
 _Place = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -59,7 +60,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         default_factory=dict
     )
     primary: list[str] = msgspec.field(default_factory=list)
-    minimum_effect: _Share = 0.05
+    minimum_effect: _Effect = 0.05
     looks: Literal["any", "planned"] = "any"
     users: Annotated[int, Meta(ge=USERS_PLANNED_MIN, le=USERS_PLANNED_MAX)] = 2_000
     warm_up_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 10

@@ -5,6 +5,7 @@ Owns their form as bytes. Values only; never writes one anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
@@ -12,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.store.records import FinishedTurn, NewConversation
+from appliance.store.text import storable
 
 Key: TypeAlias = tuple[str, UUID]
 """(tenant, conversation id)"""
@@ -27,6 +29,11 @@ class TurnEntry(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
     def key(self) -> Key:
         """Whose conversation it is of."""
         return (self.turn.tenant, self.turn.conversation_id)
+
+    @property
+    def identity(self) -> Hashable:
+        """The same of two entries that are one send."""
+        return (self.key, self.turn.parent_id, self.turn.turn_key)
 
     @property
     def bytes(self) -> int:
@@ -51,6 +58,11 @@ class ConversationEntry(msgspec.Struct, frozen=True, kw_only=True, tag="conversa
         return (self.opened.tenant, self.opened.conversation_id)
 
     @property
+    def identity(self) -> Hashable:
+        """The same of two entries that open one conversation."""
+        return self.key
+
+    @property
     def bytes(self) -> int:
         """About how much it is to write."""
         return sum(len(greeting.text) for greeting in self.opened.greetings)
@@ -73,6 +85,25 @@ _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 def encode(entry: Entry | DoneEntry) -> bytes:
     """An entry as the journal keeps it."""
     return _ENCODER.encode(entry)
+
+
+def storable_entry(entry: Entry) -> Entry:
+    """The entry with every text as the database will hold it: bytes can be made of that."""
+    kinds = (bytes, datetime, UUID)
+    plain = _storable(msgspec.to_builtins(entry, builtin_types=kinds))
+    return msgspec.convert(plain, TurnEntry | ConversationEntry, builtin_types=kinds)
+
+
+def _storable(plain: object) -> object:
+    match plain:
+        case str():
+            return storable(plain)
+        case dict():
+            return {name: _storable(value) for name, value in plain.items()}
+        case list() | tuple():
+            return [_storable(value) for value in plain]
+        case _:
+            return plain
 
 
 def decode(payload: bytes) -> Entry | DoneEntry:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from appliance.errors import JournalDamaged, JournalFull, StorageUnavailable
-from appliance.store.entries import DoneEntry, Entry, decode, encode
+from appliance.store.entries import DoneEntry, Entry, decode, encode, storable_entry
 from appliance.store.journal_file import JournalFile
 from appliance.store.journal_frame import OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Frame
 from appliance.store.overlay import Overlay
@@ -62,6 +62,7 @@ class Journal:
         self._file = JournalFile(folder, bytes_max=bytes_max)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._waiting: list[_Waiting] = []
+        self._answers: dict[Hashable, asyncio.Future[StoredTurn | Conversation]] = {}
         self._running: asyncio.Task[None] | None = None
         self.overlay = Overlay()
         self.bytes_max = bytes_max
@@ -97,10 +98,20 @@ class Journal:
 
         Raises StorageUnavailable (JournalFull at the limit), and then nothing of it is kept.
         """
-        payload = encode(entry)
+        if (first := self._answers.get(entry.identity)) is not None:
+            # The same send again, before it is on the disk: it is written, and stored, once.
+            stored = await asyncio.shield(first)
+            return replace(stored, replayed=True) if isinstance(stored, StoredTurn) else stored
+        try:
+            payload = encode(entry)
+        except UnicodeEncodeError:
+            entry = storable_entry(entry)
+            payload = encode(entry)
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise JournalFull(f"an entry has at most {PAYLOAD_BYTES_MAX} bytes in the journal")
         answer = asyncio.get_running_loop().create_future()
+        self._answers[entry.identity] = answer
+        answer.add_done_callback(lambda _: self._answers.pop(entry.identity))
         self._waiting.append(_Waiting(entry, payload, answer))
         if self._running is None:
             self._running = asyncio.create_task(self._write_waiting(), name="journal")

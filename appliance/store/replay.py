@@ -148,22 +148,40 @@ class Replay:
         self, batch: Sequence[tuple[int, Entry]], outcomes: Sequence[Outcome]
     ) -> Replayed | None:
         """Let go of what is stored or refused for good; None when that was nothing."""
-        done: list[int] = []
+        stored: list[int] = []
         refusals: list[Refusal] = []
         for (number, entry), outcome in zip(batch, outcomes, strict=True):
             if not is_settled(outcome):
-                self._held_until[entry.key] = asyncio.get_running_loop().time() + HELD_S
+                self._hold(entry)
                 continue
             self._held_until.pop(entry.key, None)
-            done.append(number)
             if isinstance(outcome, Exception):
                 refusals.append(Refusal(number=number, entry=entry, reason=_words(outcome)))
-        if refusals:
+            else:
+                stored.append(number)
+        # What is stored is let go of first: a disk too full to write a refusal down keeps nobody else.
+        if stored:
+            await self._journal.settle(stored)
+        refused = await self._let_go_of(refusals)
+        return Replayed(entries=len(stored), refused=refused) if stored or refused else None
+
+    async def _let_go_of(self, refusals: Sequence[Refusal]) -> int:
+        """Keep refusals aside, and settle them; how many. Where they cannot be kept they wait on."""
+        if not refusals:
+            return 0
+        try:
             await self._journal.keep_refused(refusals)
-        if not done:
-            return None
-        await self._journal.settle(done)
-        return Replayed(entries=len(done) - len(refusals), refused=len(refusals))
+        except OSError as error:
+            log.error("journal_refusals_not_kept", extra={"error": type(error).__name__})
+            for one in refusals:
+                self._hold(one.entry)
+            return 0
+        await self._journal.settle([one.number for one in refusals])
+        return len(refusals)
+
+    def _hold(self, entry: Entry) -> None:
+        """Pass over the entries of a conversation for a while."""
+        self._held_until[entry.key] = asyncio.get_running_loop().time() + HELD_S
 
     async def _wait_for_entries(self) -> None:
         """Until there is something to replay. A gate that was closed meanwhile is opened again: the next

@@ -10,6 +10,9 @@ import enum
 import asyncpg
 
 _BUG_CLASSES = frozenset({"21", "22", "23"})  # bad value, broken constraint
+_HELD_CLASSES = frozenset({"P0", "XX"})
+"""Raised by somebody's own trigger, or by a fault inside the server: of what one statement touched, as
+far as anybody knows. Held for the database's, one such entry would stop all the others for good."""
 _HELD_CODES = frozenset(
     {
         "40001",  # serialization failure
@@ -18,8 +21,6 @@ _HELD_CODES = frozenset(
         "57014",  # statement_timeout
         "58030",  # a bad sector, of a relation: a log that cannot be written stops the server
         "58P01",  # a missing file, or segment, of a relation
-        "XX001",  # a damaged page
-        "XX002",  # a damaged index
     }
 )
 _LIMIT = "54000"
@@ -43,7 +44,9 @@ def fault_of(error: BaseException) -> Fault:
         code = error.sqlstate or ""
         if code[:2] in _BUG_CLASSES:
             return Fault.ENTRY_BUG
-        if code in _HELD_CODES or (code == _LIMIT and not is_out_of_ids(error)):
+        if code[:2] in _HELD_CLASSES or code in _HELD_CODES:
+            return Fault.ENTRY_HELD
+        if code == _LIMIT and not is_out_of_ids(error):
             return Fault.ENTRY_HELD
         return Fault.DATABASE
     # A value that does not fit its column's type is found before anything is sent.

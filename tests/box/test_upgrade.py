@@ -109,11 +109,11 @@ def test_a_version_that_does_not_start_is_taken_back_by_itself(box: Box) -> None
     prefix = make_version(box, "9.4", liked=FINE)
     change(box, prefix, "server/main.py", "\nraise ConfigError('this version cannot start')\n")
     conversation, before = box.in_network(begin), served(box)
-    way_back = box.run("readlink", PREVIOUS).stdout
+    way_back = box.run("readlink", PREVIOUS, check=False).stdout
     told = upgrade(box, prefix, "--execute", check=False)
     assert "the old version serves again" in told
     assert served(box) == before
-    assert box.run("readlink", PREVIOUS).stdout == way_back
+    assert box.run("readlink", PREVIOUS, check=False).stdout == way_back
     until(lambda: box.in_network(is_ready), "ready again")
     done = box.in_network(lambda: send(conversation, "hello"))
     assert done["usage"]["cached_tokens"] > 16, done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +20,7 @@ from appliance.dbops.cluster.account import account_of_cluster
 from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.cluster.leftover import processes_in, recorded_pid
-from appliance.dbops.copies.archive import Archive
+from appliance.dbops.copies.archive import STAMP, Archive
 from appliance.dbops.copies.backup import back_up
 from appliance.dbops.copies.restore import restore, undo
 from appliance.errors import DatabaseError, NotRunning
@@ -195,6 +196,19 @@ async def test_a_lost_folder_is_made_again_and_only_the_wanted_backups_stay(
     assert restored.kept is None
     await own.start(quiet)
     assert await ask(own.directory, "SELECT count(*) FROM t") == 3001
+
+
+async def test_the_backup_just_verified_stays_though_an_earlier_one_has_a_later_time(
+    own: Cluster, binaries: Binaries, archive: Archive
+) -> None:
+    first = (await back_up(own.directory, binaries, archive, None, quiet)).base
+    ahead = (first.finished_at + timedelta(days=1)).strftime(STAMP)
+    first.path.rename(first.path.with_name(f"base-{ahead}"))
+    made = await back_up(own.directory, binaries, archive, 1, quiet)
+    assert archive.bases() == [made.base]
+    # What a segment was named is on the disk before the server forgets the segment.
+    command = str(await ask(own.directory, "SHOW archive_command"))
+    assert command.endswith(f" && sync {shlex.quote(str(archive.wal).replace('%', '%%'))}; fi")
 
 
 async def test_a_damaged_backup_does_not_count_as_one(

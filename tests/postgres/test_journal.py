@@ -193,6 +193,94 @@ async def test_a_journalled_turn_of_a_conversation_that_is_gone_brings_nothing_b
     assert '"a1"' in line
 
 
+async def test_a_send_that_comes_twice_at_once_is_journalled_once_and_told_so(
+    kept: Kept, ledger: Ledger
+) -> None:
+    chat = await Chat.begin(kept.ledger)
+    kept.is_maintenance = True
+    offered = turn(chat.conversation, None, "q", "a")
+    answers = await asyncio.gather(*(kept.ledger.append_turn(offered) for _ in range(3)))
+    assert sorted(answer.replayed for answer in answers) == [False, True, True]
+    assert kept.waiting == 1
+    new = opening(title="t")
+    made = await asyncio.gather(*(kept.ledger.open(new) for _ in range(2)))
+    assert made[0] == made[1]
+    assert kept.waiting == 2
+    kept.is_maintenance = False
+    await kept.drained()
+    assert len(await ledger.messages(*chat.key)) == 2
+
+
+async def test_a_text_that_no_bytes_can_be_made_of_is_stored_alike_through_the_journal(
+    kept: Kept, ledger: Ledger
+) -> None:
+    broken = "half \ud83d, \0"
+
+    async def live() -> list[str]:
+        greeting = NewGreeting(message_id=uuid4(), turn_key=uuid4(), text=broken)
+        chat = Chat(kept.ledger, await kept.ledger.open(opening(greetings=(greeting,))))
+        await kept.ledger.append_turn(
+            turn(chat.conversation, chat.parent_id, broken, broken, title=broken)
+        )
+        waiting = [message.text for message in await kept.ledger.messages(*chat.key)]
+        title = (await kept.ledger.get(*chat.key)).title
+        kept.is_maintenance = False
+        await kept.drained()
+        assert [message.text for message in await ledger.messages(*chat.key)] == waiting
+        assert (await ledger.get(*chat.key)).title == title
+        return [*waiting, title]
+
+    straight = await live()
+    kept.is_maintenance = True
+    assert await live() == straight
+
+
+async def test_what_cannot_be_kept_aside_keeps_no_other_turn_in_the_journal(
+    kept: Kept,
+    ledger: Ledger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("appliance.store.replay.HELD_S", 0.1)
+    gone, other = await Chat.begin(kept.ledger), await Chat.begin(kept.ledger)
+    kept.is_maintenance = True
+    for _ in range(3):
+        await gone.say()
+        await other.say()
+    await ledger.delete(*gone.key)
+    refused = tmp_path / "journal" / REFUSED_NAME
+    refused.mkdir()  # as little can be written there as on a full disk
+    kept.is_maintenance = False
+    await eventually(lambda: kept.waiting == 3)
+    await other.is_whole_in(ledger)
+    refused.rmdir()
+    await kept.drained()
+    assert len(refused.read_text().splitlines()) == 3
+
+
+async def test_a_conversation_that_the_database_fails_at_keeps_no_other_one_waiting(
+    kept: Kept, operator: asyncpg.Connection[asyncpg.Record], ledger: Ledger
+) -> None:
+    failing, other = await Chat.begin(kept.ledger), await Chat.begin(kept.ledger)
+    await operator.execute(
+        f"""
+        CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'cache lookup failed' USING ERRCODE = 'XX000'; END $$;
+        CREATE TRIGGER fail BEFORE INSERT ON appliance.messages FOR EACH ROW
+            WHEN (NEW.conversation_id = '{failing.conversation.conversation_id}')
+            EXECUTE FUNCTION fail()
+        """
+    )
+    kept.is_maintenance = True
+    await failing.say()
+    await other.say()
+    kept.is_maintenance = False
+    await eventually(lambda: kept.waiting == 1)
+    assert kept.gate.writes is Writes.OPEN
+    await other.is_whole_in(ledger)
+    await failing.is_whole_in(kept.ledger)
+
+
 async def test_an_entry_stored_but_not_marked_is_stored_once_and_a_later_deletion_stays(
     database_url: str, tmp_path: Path, ledger: Ledger
 ) -> None:

@@ -194,6 +194,10 @@ SELECT c.relname || '.' || a.attname AS name, format_type(a.atttypid, a.atttypmo
 FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
 WHERE c.relnamespace = 'appliance'::regnamespace AND c.relkind IN ('r', 'p', 'v')
       AND a.attnum > 0 AND NOT a.attisdropped AND NOT c.relispartition
+UNION ALL
+SELECT p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+       pg_get_function_result(p.oid), false
+FROM pg_proc AS p WHERE p.pronamespace = 'appliance'::regnamespace
 """
 RULES = """
 SELECT c.relname || ' ' || pg_get_constraintdef(k.oid) AS name, k.contype::text AS type,
@@ -252,6 +256,8 @@ async def test_what_an_older_program_would_miss_is_found(empty_pool: Pool) -> No
         "CREATE TABLE appliance.two (n int NOT NULL UNIQUE)",
         "ALTER TABLE appliance.one ADD COLUMN m int NOT NULL DEFAULT 0, ADD COLUMN o int UNIQUE",
         "CREATE INDEX ON appliance.one (m)",
+        "CREATE FUNCTION appliance.f(a int) RETURNS int LANGUAGE sql AS 'SELECT a'",
+        "CREATE OR REPLACE FUNCTION appliance.f(a int) RETURNS int LANGUAGE sql AS 'SELECT a + 1'",
     ):
         assert await refused_to_an_older_program(empty_pool, sql) == set(), sql
     for sql in (
@@ -261,6 +267,7 @@ async def test_what_an_older_program_would_miss_is_found(empty_pool: Pool) -> No
         "CREATE UNIQUE INDEX ON appliance.one (m)",
         "ALTER TABLE appliance.one DROP COLUMN m",
         "DROP TABLE appliance.two",
+        "DROP FUNCTION appliance.f(int)",
     ):
         assert await refused_to_an_older_program(empty_pool, sql), sql
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,17 @@ from appliance.dbops.drill.throwaway import ThrowAway, silent
 from appliance.dbops.faults import Fault
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
-from appliance.dbops.repair.autovacuum_call import overruled
+from appliance.dbops.repair.autovacuum_call import (
+    call_autovacuum,
+    overruled,
+    restore_settings,
+)
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import count_rows
+from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
 from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
@@ -173,6 +180,17 @@ async def test_a_column_named_as_the_row_is_hides_no_other(
     assert len(set(digests)) == 2
 
 
+async def test_what_the_limit_left_out_is_told_and_not_called_right(
+    aged: Drill, sessions: MaintenanceSessions
+) -> None:
+    await aged.execute_each("app", "CREATE EXTENSION IF NOT EXISTS amcheck")
+    seen = await read_snapshot(target(aged).connect)
+    found = {one.name: one async for one in check_structures(seen, sessions, bytes_max=0)}
+    app = found["structures in app"]
+    assert app.ok is None
+    assert re.search(r"; \d+ tables of \d+ MiB not looked at$", app.words)
+
+
 async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
     aged: Drill, sessions: MaintenanceSessions
 ) -> None:
@@ -234,6 +252,32 @@ async def test_autovacuum_that_no_file_can_switch_on_is_not_waited_for(
     assert await overruled(connection, {"jit": "off", "autovacuum_naptime": "1s"}) == ""
     await connection.execute("SET jit = on")
     assert "jit is on by its session" in await overruled(connection, {"jit": "off"})
+
+
+async def test_where_alter_system_is_forbidden_nothing_is_put_back_that_was_not_set(
+    aged: Drill, sessions: MaintenanceSessions, tmp_path: Path
+) -> None:
+    path = aged.cluster.directory / "postgresql.conf"
+    before = path.read_text()
+    path.write_text(f"{before}\nallow_alter_system = off\n")
+    await aged.execute_each("postgres", "SELECT pg_reload_conf()")
+    journal = RunJournal(tmp_path, "1")
+    step = Step(
+        key="autovacuum:template0",
+        kind=StepKind.AUTOVACUUM,
+        stage=1,
+        database="template0",
+        object="template0",
+        reason="",
+        settings={"autovacuum_naptime": "1s"},
+    )
+    with pytest.raises(asyncpg.FeatureNotSupportedError):
+        await call_autovacuum(step, sessions, journal)
+    assert journal.settings_to_restore() == {}
+    await restore_settings(sessions, journal)
+    journal.close()
+    path.write_text(before)
+    await aged.execute_each("postgres", "SELECT pg_reload_conf()")
 
 
 async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:

@@ -100,7 +100,7 @@ def _temp_table(
 def _orphan_actions(
     snapshot: Snapshot, database: Database, relation: Relation
 ) -> tuple[Action, ...]:
-    drop = f"{remedies.drop_table(relation.schema, relation.name)};"
+    drop = f"{remedies.drop_temp_table(relation.schema, relation.name)};"
     if not snapshot.stopped:
         return (
             Action(
@@ -232,14 +232,11 @@ def _file_actions(damage: Damage) -> tuple[Action, ...]:
 
 
 def _page_actions(damage: Damage, table: str, amcheck_schema: str | None) -> tuple[Action, ...]:
-    verify = "verify_heapam"
-    if amcheck_schema is not None:
-        verify = identifier(amcheck_schema, verify)
     vacuum = f"VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) {table};"
     return (
         Action(
             form=ActionForm.SQL,
-            text=f"SELECT * FROM {verify}({literal(table)});",
+            text=f"SELECT * FROM {remedies.check_rows(amcheck_schema, literal(table))};",
             database=damage.database,
             consequence="shows what is wrong (extension amcheck); a page may then be restored from a "
             "backup, or its rows frozen with heap_force_freeze (extension pg_surgery)",

@@ -149,10 +149,11 @@ class Archive:
         PostgreSQL may have died before it noted that it was copied.
         """
         target, part = self._quoted("%f"), self._quoted(".%f.part")
+        folder = shlex.quote(str(self.wal).replace("%", "%%"))
         whose = shlex.quote(str(self.folder / OWNER_FILE).replace("%", "%%"))
         return (
             f"grep -qsF {owner.token} {whose} && if test -f {target}; then cmp -s %p {target}; else "
-            f"cp %p {part} && sync {part} && mv {part} {target}; fi"
+            f"cp %p {part} && sync {part} && mv {part} {target} && sync {folder}; fi"
         )
 
     def restore_command(self) -> str:

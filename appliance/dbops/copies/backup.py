@@ -97,7 +97,9 @@ async def back_up(
             write_owner(archive.folder, owner.on(base.timeline, base.finished_at))
             removed: tuple[Path, ...] = ()
             if keep is not None:
-                removed = archive.forget_before(archive.bases()[-keep:])
+                # The one just verified stays, also where an earlier one has a later time: clocks jump.
+                others = [one for one in archive.bases() if one != base]
+                removed = archive.forget_before([*others[max(0, len(others) - keep + 1) :], base])
         finally:
             lock.release()
     finally:

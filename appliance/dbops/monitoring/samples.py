@@ -32,9 +32,22 @@ def read_samples(folder: Path) -> tuple[Sample, ...]:
     except FileNotFoundError:
         return ()
     try:
-        return tuple(Sample(**item) for item in json.loads(text))
-    except TypeError as error:
+        samples = tuple(Sample(**item) for item in json.loads(text))
+        for sample in samples:
+            _check(sample)
+        return samples
+    except (TypeError, RecursionError) as error:
         raise ValueError(f"{folder / FILE_NAME} is of another form") from error
+
+
+def _check(sample: Sample) -> None:
+    """Raises TypeError where a field is not of its type."""
+    counters = (sample.next_xid, sample.next_mxid, sample.next_member or 0, sample.wal_position)
+    numbers = (sample.at_s, *counters)
+    if not isinstance(sample.system_id, str) or any(
+        type(one) not in (int, float) for one in numbers
+    ):
+        raise TypeError(f"no sample: {sample}")
 
 
 def with_sample(samples: Sequence[Sample], now: Sample) -> tuple[Sample, ...]:

@@ -178,15 +178,12 @@ def prepared_lock_steps(
 
 def _locks_on(
     snapshot: Snapshot, wanted: Mapping[tuple[int, int], Step]
-) -> list[tuple[Lock, Step]]:
-    """The locks on relations in `wanted`, those of the earliest stage first: a holder of several is to be
-    ended before the first of them is wanted."""
-    found = [
-        (lock, wanted[lock.database_oid, lock.relation_oid])
-        for lock in snapshot.locks
-        if (lock.database_oid, lock.relation_oid) in wanted
-    ]
-    return sorted(found, key=lambda pair: pair[1].stage)
+) -> Iterator[tuple[Lock, Step]]:
+    """The locks on relations in `wanted`, each with what it is in the way of."""
+    for lock in snapshot.locks:
+        step = wanted.get((lock.database_oid, lock.relation_oid))
+        if step is not None:
+            yield lock, step
 
 
 def lock_steps(

@@ -10,6 +10,7 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits, order, repair_step, vacuum_step
 from appliance.dbops.quoting import identifier, literal
+from appliance.dbops.remedies import check_rows
 from appliance.dbops.snapshot.snapshot import Database, Relation, RelationKind, Snapshot
 
 
@@ -89,11 +90,11 @@ def _bad_rows_step(plain: Step, database: Database, relation: Relation) -> Step:
         )
     # By their schemas: an owner's function of the same name is not called as a superuser.
     freeze_rows = identifier(database.extensions["pg_surgery"], "heap_force_freeze")
-    verify_rows = identifier(database.extensions["amcheck"], "verify_heapam")
     name = literal(identifier(relation.schema, relation.name))
     freeze = (
         f"SELECT {freeze_rows}({name}::regclass, "
-        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) FROM {verify_rows}({name}) "
+        f"array_agg(format('(%s,%s)', blkno, offnum)::tid)) "
+        f"FROM {check_rows(database.extensions['amcheck'], name)} "
         "WHERE msg LIKE 'xmin % precedes relation freeze threshold %'"
     )
     return replace(

@@ -11,7 +11,7 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
 from appliance.dbops.quoting import single_user_command
-from appliance.dbops.remedies import drop_table, end_session_seen
+from appliance.dbops.remedies import drop_temp_table, end_session_seen
 from appliance.dbops.snapshot.snapshot import Database, Relation, Session, Snapshot
 
 
@@ -52,7 +52,7 @@ def _by_hand(drop: str, database: str) -> str:
 def _orphan_step(
     database: Database, table: Relation, stage: int, policy: Policy, *, offline: bool
 ) -> Step:
-    drop = drop_table(table.schema, table.name)
+    drop = drop_temp_table(table.schema, table.name)
     asked = not offline or policy.single_user
     reason = f"its owner is gone, it is {table.xid_age:,} XIDs old, and VACUUM passes it over"
     if offline:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from appliance.dbops.plan.step import Step
 from appliance.dbops.remedies import set_setting
@@ -33,10 +33,7 @@ async def call_autovacuum(
     started = time.monotonic()
     connection = await sessions.get(None)
     names = sorted(step.settings)
-    own = {
-        row["name"]: row["setting"]
-        for row in await connection.fetch(QUERIES["own_settings"], names)
-    }
+    own = await own_settings(connection, names)
     journal.write("settings_changed", before={name: own.get(name) for name in names})
     try:
         await set_settings(connection, step.settings)
@@ -72,9 +69,20 @@ async def overruled(connection: Connection, settings: Mapping[str, str]) -> str:
 async def restore_settings(sessions: MaintenanceSessions, journal: RunJournal) -> None:
     """Put back what this run, or one that was killed, has changed; nothing when that is nothing."""
     before = journal.settings_to_restore()
-    if before:
-        await set_settings(await sessions.get(None), before)
-        journal.write("settings_restored")
+    if not before:
+        return
+    connection = await sessions.get(None)
+    now = await own_settings(connection, before)
+    # Nothing to do is done without ALTER SYSTEM, which allow_alter_system may forbid.
+    if values := {name: value for name, value in before.items() if now.get(name) != value}:
+        await set_settings(connection, values)
+    journal.write("settings_restored")
+
+
+async def own_settings(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+    """What ALTER SYSTEM has set of these."""
+    rows = await connection.fetch(QUERIES["own_settings"], sorted(names))
+    return {row["name"]: row["setting"] for row in rows}
 
 
 async def set_settings(connection: Connection, values: Mapping[str, str | None]) -> None:

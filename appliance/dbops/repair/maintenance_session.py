@@ -52,10 +52,13 @@ class MaintenanceSessions:
             await connection.execute("SET idle_session_timeout = 0")
             if connection.get_server_version().major >= 17:
                 await connection.execute("SET transaction_timeout = 0")
-            if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE and is_superuser(
-                connection
-            ):
-                await connection.execute("SET event_triggers = off")
+            if is_superuser(connection):
+                # Event triggers are the application's: one may refuse what a repair enters.
+                await connection.execute(
+                    "SET event_triggers = off"
+                    if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE
+                    else "SET session_replication_role = replica"
+                )
             with contextlib.suppress(
                 asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError
             ):

@@ -23,6 +23,16 @@ from appliance.named_sql import read_queries
 
 QUERIES = read_queries("appliance.dbops", "verify")
 
+ROW_TEXT = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "lc_monetary": "C",
+}
+"""What a row's text depends on: the defaults of a database may be others at the second count."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
@@ -62,13 +72,14 @@ async def count_rows(
     for database in snapshot.databases:
         if not database.connectable:
             continue
-        connection = await sessions.get(database.name)
+        connection = await sessions.get(database.name, ROW_TEXT)
         for table in await connection.fetch(QUERIES["tables"]):
             name = identifier(table["schema"], table["name"])
             # A row's text has all its columns, and a column may be named as the row is; hashes are
-            # summed, so the order of the rows is nothing.
+            # summed, so the order of the rows is nothing. No cast: to text it may be the owner's own
+            # function, and this is a superuser.
             total = (
-                "sum(hashtextextended((counted.*)::text, 0)::numeric)::text"
+                "sum(hashtextextended(textin(record_out((counted.*))), 0)::numeric)::text"
                 if digest
                 else "NULL::text"
             )

@@ -24,23 +24,33 @@ FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
 Record: TypeAlias = dict[str, Any]
 
+_FIELDS = {
+    "started": {"database", "relation_oid"},
+    "ended": {"database", "relation_oid", "state", "bytes", "seconds"},
+    "settings_changed": {"before"},
+}
+"""What a record of such an event is read for."""
+
 RATE_STEPS = 20
 RATE_BYTES_MIN = 16 << 20
 """Below it, what a VACUUM took says more about waiting than about reading."""
 
 
 class RunJournal:
-    """The journal in `folder` of the cluster `system_id`; held by one process at a time."""
+    """The journal in `folder` of the cluster `system_id`; held by one process at a time.
+
+    What it says of another cluster is kept and passed over: that is what an upgrade or a new database
+    leaves.
+    """
 
     def __init__(self, folder: Path, system_id: str) -> None:
-        """Raises DatabaseError when another process has it, or the folder is another cluster's."""
+        """Raises DatabaseError when another process has it, or a line is damaged."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = FolderLock(folder / LOCK_NAME, folder)
         self._lock.acquire()
         self._path = folder / FILE_NAME
         try:
-            self.records, length = _parse(self._path)
-            _check_cluster(self.records, system_id, self._path)
+            self.records, length = _parse(self._path, system_id)
             self._file = self._path.open("ab")
             self._file.truncate(length)  # a torn last line
         except BaseException:
@@ -82,8 +92,7 @@ def past_history(folder: Path, system_id: str) -> History:
 
     Raises DatabaseError as RunJournal does, but for the lock.
     """
-    records, _ = _parse(folder / FILE_NAME)
-    _check_cluster(records, system_id, folder / FILE_NAME)
+    records, _ = _parse(folder / FILE_NAME, system_id)
     return _history(records)
 
 
@@ -159,8 +168,9 @@ def _rate(records: Sequence[Record]) -> float | None:
     return sum(record["bytes"] for record in large) / seconds if seconds > 0 else None
 
 
-def _parse(path: Path) -> tuple[list[Record], int]:
-    """The whole records and their length: what follows the last newline was never acknowledged."""
+def _parse(path: Path, system_id: str) -> tuple[list[Record], int]:
+    """The whole records of this cluster, and the length of all: what follows the last newline was never
+    acknowledged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -170,10 +180,10 @@ def _parse(path: Path) -> tuple[list[Record], int]:
     damaged = 0
     for number, line in enumerate(whole.splitlines(), start=1):
         record = _record(line)
-        if record is not None:
-            records.append(record)
-        else:
+        if record is None:
             damaged = damaged or number
+        elif record["system_id"] == system_id:
+            records.append(record)
     if damaged:
         raise DatabaseError(
             f"{path}: line {damaged} is damaged; {_still_to_do(records)}move the file away"
@@ -186,7 +196,8 @@ def _record(line: bytes) -> Record | None:
     try:
         record: Record = json.loads(line)
         is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-    except (ValueError, KeyError, TypeError):
+        is_record = is_record and _FIELDS.get(record["event"], set()) <= record.keys()
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if is_record else None
 
@@ -203,12 +214,3 @@ def _still_to_do(records: Sequence[Record]) -> str:
     return (
         f"by the others this is still to be done: {'; '.join(deeds)}. Do it, then " if deeds else ""
     )
-
-
-def _check_cluster(records: Sequence[Record], system_id: str, path: Path) -> None:
-    others = {record["system_id"] for record in records} - {system_id}
-    if others:
-        raise DatabaseError(
-            f"{path}: is of the cluster {', '.join(sorted(others))}, and this is {system_id}; "
-            "name another folder with --state-dir"
-        )

@@ -103,16 +103,24 @@ async def check_structures(
         indexes = await amcheck.b_trees([table.oid for table in tables])
         for index in indexes:
             faults += await _index_faults(amcheck, index)
-        counted = f"{len(tables)} tables and {len(indexes)} b-trees looked at"
-        yield Check(name=name, ok=not faults, words="; ".join([counted, *faults[:5]]))
+        told = [f"{len(tables)} tables and {len(indexes)} b-trees looked at"]
+        left_out = set(_lasting(database)).difference(tables)
+        if left_out:
+            mib = sum(one.pages for one in left_out) * snapshot.block_size / (1 << 20)
+            told.append(f"{len(left_out)} tables of {mib:,.0f} MiB not looked at")
+        ok = False if faults else None if left_out else True
+        yield Check(name=name, ok=ok, words="; ".join([*told, *faults[:5]]))
 
 
 def smallest(database: Database, pages_max: int) -> list[Relation]:
     """The smallest relations, by the pages that they have now, as far as `pages_max` go. Pure."""
-    lasting = [relation for relation in database.relations or () if not relation.temporary]
-    lasting.sort(key=lambda one: (one.pages, one.oid))
+    lasting = sorted(_lasting(database), key=lambda one: (one.pages, one.oid))
     totals = itertools.accumulate(relation.pages for relation in lasting)
     return [one for one, total in zip(lasting, totals, strict=True) if total <= pages_max]
+
+
+def _lasting(database: Database) -> list[Relation]:
+    return [relation for relation in database.relations or () if not relation.temporary]
 
 
 async def _table_faults(amcheck: Amcheck, table: Relation) -> list[str]:

@@ -30,8 +30,17 @@ class Contrast:
 
     def p_value(self) -> Floats:
         """Two-sided, for one planned look; below alpha where `interval(alpha)` is without zero."""
-        found: Floats = 2 * special.stdtr(self.dof, -np.abs(self.effect) / np.sqrt(self.variance))
+        found: Floats = 2 * special.stdtr(self.dof, -self.errors_away)
         return found
+
+    @property
+    def errors_away(self) -> Floats:
+        """The effect in standard errors: infinite where all users of each arm are alike and the arms are
+        not, as when every reply of one fails."""
+        away = np.full_like(self.variance, np.inf)
+        return np.divide(
+            np.abs(self.effect), np.sqrt(self.variance), out=away, where=self.variance > 0
+        )
 
 
 def absolute(control: Estimate, treatment: Estimate) -> Contrast:

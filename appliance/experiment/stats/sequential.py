@@ -33,8 +33,7 @@ def running_interval(
 def running_p_value(contrast: Contrast, units_planned: float) -> Floats:
     """At most alpha where `running_interval(alpha)` is without zero: one over the mixture's ratio."""
     weight = _weight(contrast.units, units_planned)
-    squared = contrast.effect**2 / contrast.variance
-    log_ratio = squared * weight / (2 * (1 + weight)) - np.log1p(weight) / 2
+    log_ratio = contrast.errors_away**2 * weight / (2 * (1 + weight)) - np.log1p(weight) / 2
     return np.exp(np.minimum(0.0, -log_ratio))
 
 

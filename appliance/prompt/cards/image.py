@@ -60,8 +60,9 @@ def _check_size(width: int, height: int, where: str) -> None:
 
 
 def _png_size(data: bytes) -> tuple[int, int]:
-    """PNG specification (third edition) 11.2.1: IHDR is the first chunk, the size its first fields."""
-    if data[12:16] != b"IHDR":
+    """PNG specification (third edition) 11.2.1: IHDR is the first chunk, of 13 bytes, the size its first
+    fields."""
+    if data[8:16] != b"\0\0\0\x0dIHDR":
         raise ValueError("no IHDR")
     width, height = struct.unpack_from(">II", data, 16)
     return width, height

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jinja2.exceptions import SecurityError
@@ -20,6 +20,9 @@ from appliance.prompt.templates.text_size import text_chars, text_of
 
 _OF_ONE_TEXT = "capitalize lower string title trim upper wordcount"
 """Those that make a text of whatever they are given."""
+
+_THAT_COMPARE = "groupby max min sort unique"
+"""Those that compare the items of a list with each other."""
 
 _INDENT_MAX = 200
 _DIGITS_MAX = 300
@@ -53,9 +56,17 @@ def ticked(test: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(test)
     def one_step(*args: Any, **kwargs: Any) -> Any:
         current().tick()
+        for value in args:
+            weigh(value)
         return test(*args, **kwargs)
 
     return one_step
+
+
+def weigh(value: object) -> None:
+    """A list that is to be compared costs what it holds in all its depths."""
+    if isinstance(value, list | tuple | Mapping):
+        current().make(text_chars(value))
 
 
 # What is done before a filter, by its name: it takes all arguments in their order, and returns them.
@@ -100,6 +111,19 @@ def _before_sum(environment: Any, values: Any, attribute: Any, start: object) ->
     return (environment, values, attribute, start)
 
 
+def _before_int(value: object, default: object, base: object) -> Any:
+    if isinstance(value, str) and len(value) > _DIGITS_MAX:
+        raise LimitExceeded(f"it reads a number of more than {_DIGITS_MAX} digits")
+    return (value, default, base)
+
+
+def _before_compared(environment: Any, values: Any, *rest: Any) -> Any:
+    if not isinstance(values, Mapping | str):
+        values = list(values)
+    weigh(values)
+    return (environment, values, *rest)
+
+
 def _before_tojson(value: object) -> Any:
     current().make(text_chars(value))
     return (value,)
@@ -107,7 +131,9 @@ def _before_tojson(value: object) -> Any:
 
 _BEFORE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_OF_ONE_TEXT.split(), _before_text),
+    **dict.fromkeys(_THAT_COMPARE.split(), _before_compared),
     "indent": _before_indent,
+    "int": _before_int,
     "join": _before_join,
     "replace": _before_replace,
     "round": _before_round,

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from appliance.prompt.templates.budget import ITEM_CHARS, NUMBER_BITS_MAX, LimitExceeded, current
-from appliance.prompt.templates.filters import charged, replaced_chars, ticked, tojson
+from appliance.prompt.templates.filters import charged, replaced_chars, ticked, tojson, weigh
 from appliance.prompt.templates.text_size import text_of
 
 _FILTER_NAMES = """
@@ -41,7 +41,7 @@ _NAME_CHARS_MAX = 64
 class Guarded(ImmutableSandboxedEnvironment):
     """The sandbox. Subclasses say how undefined variables and written values are treated."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%", "//", "/"})
 
     def __init__(self, *, undefined: type[Undefined] = StrictUndefined, **settings: Any) -> None:
         self.known_names: set[str] = set()
@@ -82,6 +82,11 @@ class Guarded(ImmutableSandboxedEnvironment):
         budget = current()
         return Guarded.concat(text_of(value, budget) for value in values)
 
+    def weighed(self, value: object) -> object:
+        """A side of a comparison: lists are compared to their depths."""
+        weigh(value)
+        return value
+
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
         """What a macro or block wrote, measured: each piece may be one value, written once more."""
@@ -95,6 +100,9 @@ class Guarded(ImmutableSandboxedEnvironment):
             raise SecurityError("`%` does not format texts here; write `~`")
         if operator == "**":
             _check_bits(_bits(left) * right if isinstance(right, int) else 0)
+        elif operator in ("%", "//", "/"):
+            # A number of the template's own may have any length, and dividing takes its square.
+            _check_bits(max(_bits(left), _bits(right)))
         elif operator == "*":
             if isinstance(left, int) and isinstance(right, int):
                 _check_bits(_bits(left) + _bits(right))
@@ -136,7 +144,7 @@ class Guarded(ImmutableSandboxedEnvironment):
 
 
 class _Measured(NodeTransformer):
-    """Makes every loop step a call, and every `~` a measured one."""
+    """Makes every loop step a call, and every `~` and comparison a measured one."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -146,8 +154,21 @@ class _Measured(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        call = nodes.Call(nodes.EnvironmentAttribute("joined"), node.nodes, [], None, None)
-        return call.set_lineno(node.lineno)
+        return _call("joined", *node.nodes, lineno=node.lineno)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        self.generic_visit(node)
+        node.expr = _call("weighed", node.expr, lineno=node.lineno)
+        for operand in node.ops:
+            operand.expr = _call("weighed", operand.expr, lineno=node.lineno)
+        return node
+
+
+def _call(name: str, *arguments: nodes.Expr, lineno: int) -> nodes.Call:
+    """A call of the environment's own method."""
+    called = nodes.Call(nodes.EnvironmentAttribute(name), list(arguments), [], None, None)
+    called.set_lineno(lineno)
+    return called
 
 
 def _quiet(base: type[Undefined], known: set[str]) -> type[Undefined]:

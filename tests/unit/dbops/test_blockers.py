@@ -197,7 +197,7 @@ CASES = (
         id='app: "pg_temp_3"."scratch"',
         age=OLD,
         scope=ONE,
-        actions=('DROP TABLE "pg_temp_3"."scratch";',),
+        actions=('DROP TABLE "pg_temp_3"."scratch" CASCADE;',),
     ),
     Case(
         kind=KIND.ORPHANED_TEMP_TABLE,
@@ -207,7 +207,7 @@ CASES = (
         scope=ONE,
         actions=(
             "appliance db run --single-user",
-            "printf '%s\\n' 'DROP TABLE \"pg_temp_3\".\"scratch\";' | "
+            "printf '%s\\n' 'DROP TABLE \"pg_temp_3\".\"scratch\" CASCADE;' | "
             "postgres --single -D '/data/it'\"'\"'s' app",
         ),
     ),
@@ -276,7 +276,8 @@ CASES = (
         age=OLD,
         scope=ONE,
         actions=(
-            'SELECT * FROM verify_heapam(\'"public"."turns"\');',
+            "SELECT * FROM verify_heapam('\"public\".\"turns\"'::regclass, false, false, 'none'::text, "
+            "NULL::bigint, NULL::bigint);",
             "SET zero_damaged_pages = on; "
             'VACUUM (INDEX_CLEANUP OFF, TRUNCATE OFF) "public"."turns";',
         ),

@@ -314,7 +314,7 @@ def test_a_row_that_vacuum_refuses_is_frozen_by_force_only_by_name() -> None:
     step = the(plan, StepKind.FREEZE_ROWS)
     assert consents(step) == [Consent.FREEZE_BAD_ROWS]
     statement = step.choices[0].statements[0]
-    assert '"tools"."verify_heapam"(\'"public"."t20000"\')' in statement
+    assert '"tools"."verify_heapam"(\'"public"."t20000"\'::regclass, false, false,' in statement
     assert '"public"."heap_force_freeze"(' in statement
     assert step.choices[0].statements[1].startswith("VACUUM")
     assert of_kind(plan, StepKind.VACUUM) == []
@@ -358,7 +358,7 @@ def orphan(age: int) -> Plan:
 def test_an_orphan_is_dropped_by_connecting_while_there_are_ids() -> None:
     step = the(orphan(STOP_AGE - 1000), StepKind.DROP_TEMP)
     assert consents(step) == [Consent.TEMP_TABLE]
-    assert step.choices[0].statements == ('DROP TABLE "pg_temp_3"."t20000"',)
+    assert step.choices[0].statements == ('DROP TABLE "pg_temp_3"."t20000" CASCADE',)
 
 
 def test_in_the_stop_an_orphan_is_a_persons_unless_single_user_mode_was_asked_for() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -105,8 +106,18 @@ def test_samples_survive_the_file_which_belongs_to_its_folder(tmp_path: Path) ->
     assert status.st_uid == (tmp_path.stat().st_uid if os.geteuid() == 0 else os.geteuid())
 
 
-@pytest.mark.parametrize("text", ["", "{", '[{"at": 1}]', "[1]", "7"])
+@pytest.mark.parametrize(
+    "text", ["", "{", '[{"at": 1}]', "[1]", "7", pytest.param("[" * 200_000, id="nested")]
+)
 def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(ValueError, match=r"."):
+        read_samples(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["system_id", "at_s", "next_xid", "next_mxid", "wal_position"])
+def test_a_sample_without_a_number_is_told(field: str, tmp_path: Path) -> None:
+    changed: dict[str, object] = {field: None}
+    (tmp_path / FILE_NAME).write_text(json.dumps([asdict(FIRST) | changed]))
+    with pytest.raises(ValueError, match="of another form"):
         read_samples(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.dbops.plan.history import RelationKey
+from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.step import StepKind
 from appliance.dbops.repair.run_journal import FILE_NAME, RunJournal, past_history
 from appliance.errors import DatabaseError
@@ -51,19 +51,42 @@ def test_records_outlive_a_kill_and_a_torn_last_line_is_cut_off(tmp_path: Path) 
     last.close()
 
 
-def test_one_process_at_a_time_and_one_cluster_a_folder(tmp_path: Path) -> None:
+def test_one_process_at_a_time(tmp_path: Path) -> None:
     journal = RunJournal(tmp_path, "1")
     journal.write("begun")
     with pytest.raises(DatabaseError, match="in use"):
         RunJournal(tmp_path, "1")
     journal.close()
-    with pytest.raises(DatabaseError, match=r"cluster 1, and this is 2.*--state-dir"):
-        RunJournal(tmp_path, "2")
-    RunJournal(tmp_path, "1").close()
+
+
+def test_what_is_of_the_cluster_before_an_upgrade_is_kept_and_passed_over(tmp_path: Path) -> None:
+    old = RunJournal(tmp_path, "1")
+    old.write("settings_changed", before={"autovacuum": "off"})
+    vacuum(old, None)
+    old.close()
+    new = RunJournal(tmp_path, "2")
+    assert not new.unfinished
+    assert new.settings_to_restore() == {}
+    assert new.history() == past_history(tmp_path, "2") == History()
+    new.write("begun")
+    new.close()
+    again = RunJournal(tmp_path, "1")
+    assert again.settings_to_restore() == {"autovacuum": "off"}
+    assert again.history().frozen == {PLACE}
+    again.close()
 
 
 @pytest.mark.parametrize(
-    "line", [b"nonsense\n", b"{}\n", b'{"event": 1, "system_id": "1"}\n', b"[]\n"]
+    "line",
+    [
+        b"nonsense\n",
+        b"{}\n",
+        b'{"event": 1, "system_id": "1"}\n',
+        b"[]\n",
+        b'{"event": "started", "system_id": "1"}\n',
+        b'{"event": "settings_changed", "system_id": "1"}\n',
+        pytest.param(b"[" * 200_000 + b"\n", id="nested"),
+    ],
 )
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(b'{"event": "begun", "system_id": "1"}\n' + line)

@@ -118,6 +118,7 @@ def test_a_pause_ends_its_arms_comparison_and_no_other() -> None:
         without_rows(replace(kept, users=replace(users, paused_at=(np.inf, paused, np.inf))), gone),
         PLAN,
     )
+    assert sum(told.sample_ratio.counts) == told.users
     assert told.sample_ratio.p_value > 0.001, "who came after the pause is no wrong split"
     first, second = (finding(told, "messages_sent", arm=place) for place in (0, 1))
     assert first.reading is Reading.UNCLEAR, "nor do they count"
@@ -223,6 +224,18 @@ def test_guardrails_are_judged_for_every_look_whatever_the_plan() -> None:
         found = measured(ttft=float(ttft), hours=PLAN.hours, users=1_500)
         guards = [finding(analyse(found, one), "ttft_p50").guard for one in (PLAN, plan)]
         assert guards[0] is guards[1]
+
+
+@pytest.mark.parametrize("control", [0.0, 0.1])
+def test_arms_without_any_spread_that_differ_are_certain_to(control: float) -> None:
+    found = measured(users=2_000)
+    asked = found.sums[3].denominator
+    failed = np.where(found.users.arm == 1, asked, control * asked)
+    sums = (replace(found.sums[3], numerator=failed),)
+    told = analyse(replace(found, sums=sums, observations=()), PLAN)
+    assert finding(told, "errors").reading is Reading.WORSE
+    assert finding(told, "errors").guard is Guard.BREACHED
+    assert told.results[0].verdict is Verdict.HARMS
 
 
 def test_a_metric_without_a_direction_is_changed_and_neither_better_nor_worse() -> None:

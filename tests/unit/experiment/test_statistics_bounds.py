@@ -76,6 +76,9 @@ def test_a_split_is_held_against_the_arms_that_were_open_at_the_time() -> None:
     assert fair.counts == (6500, 3000, 4500)
     assert fair.expected == pytest.approx(fair.counts)
     assert fair.p_value == 1
+    alone = ([100, 0], [1.0, 0.0])
+    one = sample_ratio([([5120, 4880], [0.5, 0.5]), alone])
+    assert one.p_value == pytest.approx(0.0164, abs=1e-4), "one arm alone is no split"
     # What is wrong in one span is not made up for by the other.
     assert sample_ratio([([5200, 4800], [0.5, 0.5]), ([4800, 5200], [0.5, 0.5])]).alarms
 

@@ -53,6 +53,13 @@ P06_ESCAPES = [
     "{{ namespace.__init__ }}",
     "{{ messages[0].items.__func__ }}",
 ]
+COMPARED = ("a == b", "a in [b]", "[a, b]|sort", "[a, b]|unique|list", "[a]|select('eq', b)|list")
+NESTED = "".join(
+    f"{{% set {name} = ['xxxxxxxxxx'] * 10 %}}" + f"{{% set {name} = [{name}] * 10 %}}" * 7
+    for name in "ab"
+)
+"""Two lists of lists that are one and the same, ten in each, seven deep."""
+
 P07_BOMBS = [
     "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(999) %}{% endfor %}"
     "{% endfor %}{% endfor %}ok",
@@ -115,6 +122,9 @@ P07_BOMBS = [
     "{{ 5 | round(-10000000) }}",
     "{{ 1.5 | round(10000000, 'ceil') }}",
     "{{ range(20000) | reject('in', [-1] * 20000) | list | length }}",
+    "{{ (('f' * 4000000) | int(0, 16)) // (('f' * 2000000) | int(0, 16)) }}",
+    "{{ 0x1" + "f" * 100_000 + " % 0x" + "f" * 60_000 + " }}",
+    *(f"{NESTED}{{{{ {compared} }}}}" for compared in COMPARED),
     "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
     "{% if 1 %}" * 200 + "{% endif %}" * 200,
     "{% for i in [1] %}" * 30 + "{% endfor %}" * 30,
