@@ -312,3 +312,28 @@ async def test_wal_that_the_restored_server_could_not_read_is_no_end_of_the_arch
     os.chown(newest, NOBODY.pw_uid, NOBODY.pw_gid)
     await box.go_back(None)
     assert await box.rows() == [0, 1]
+
+
+@pytest.mark.parametrize("version", BOTH)
+async def test_a_hole_in_the_archive_is_no_end_of_it(new_box: NewBox, version: str) -> None:
+    box = await new_box(version)
+    await box.back_up()
+    for number in range(1, 5):
+        await box.add(number)
+        await run_all(box.directory, "SELECT pg_switch_wal()")
+    await box.cluster.stop()
+    segments = sorted(path for path in box.archive.wal.iterdir() if len(path.name) == 24)
+    lost = segments[-3]
+    kept = lost.read_bytes()
+    (box.directory / "pg_wal" / lost.name).unlink(missing_ok=True)
+    for damaged in (None, kept[:40] + bytes(len(kept) - 40)):
+        lost.unlink(missing_ok=True)
+        if damaged is not None:
+            lost.write_bytes(damaged)
+            lost.chmod(0o644)
+        for number in (None, 4):
+            with pytest.raises(DatabaseError, match="missing or damaged"):
+                await box.go_back(number)
+    lost.write_bytes(kept)
+    await box.go_back(4)
+    assert await box.rows() == [1, 2, 3, 4]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from appliance.dbops.cluster.account import (
 from appliance.dbops.cluster.binaries import Binaries, reachable_binaries
 from appliance.dbops.cluster.cluster import Cluster, cluster_lock, major_of
 from appliance.dbops.cluster.programs import control_fields, run_program
-from appliance.dbops.copies.archive import Archive, BaseBackup
+from appliance.dbops.copies.archive import Archive, BaseBackup, parents_of
 from appliance.dbops.copies.kept import (
     Swapped,
     check_space,
@@ -54,6 +55,8 @@ Progress = Callable[[str], None]
 PURPOSE = "appliance db restore"
 PROGRAM_TIMEOUT_S = 60.0
 RECOVERY_TIMEOUT_S = 24 * 3600.0
+_SEGMENT = re.compile("[0-9A-F]{24}")
+
 RECOVERY = (
     "restore_command",
     "recovery_target_time",
@@ -146,7 +149,9 @@ async def restore(
             command = archive.archive_command(owner) if archives and owner is not None else None
             cluster = Cluster(new, binaries, purpose=PURPOSE)
             try:
-                await _recover(cluster, source, progress)
+                reached_moment = await _recover(cluster, source, progress)
+                if moment is None or not reached_moment:
+                    _check_all_read(new, archive)
                 await _settle(new, command)
             finally:
                 await cluster.stop()
@@ -314,8 +319,9 @@ def _prepare(new: Path, source: _Source, archive: Archive, moment: datetime | No
     give_to(new, uid=source.account.uid, gid=source.account.gid)
 
 
-async def _recover(cluster: Cluster, source: _Source, progress: Progress) -> None:
-    """Start it and wait until it has recovered."""
+async def _recover(cluster: Cluster, source: _Source, progress: Progress) -> bool:
+    """Start it and wait until it has recovered; False when it did so to the end of what there is, which
+    lies before the moment that was asked for."""
     try:
         await cluster.start(progress, timeout_s=RECOVERY_TIMEOUT_S)
     except DatabaseError as error:
@@ -329,6 +335,27 @@ async def _recover(cluster: Cluster, source: _Source, progress: Progress) -> Non
         # Between the last change and that moment there was none: the end is what it was then.
         append_text(cluster.directory, "postgresql.auto.conf", "recovery_target_time = ''\n")
         await cluster.start(progress, timeout_s=RECOVERY_TIMEOUT_S)
+        return False
+    return True
+
+
+def _check_all_read(new: Path, archive: Archive) -> None:
+    """Refuse a recovery to the end that ended before the archive does: PostgreSQL takes a segment that is
+    missing or damaged for the end, and all later ones would be lost without a word."""
+    wal = new / "pg_wal"
+    newest = max(int(path.stem, 16) for path in wal.glob("*.history"))
+    line, end = max(parents_of(newest, [wal]).items())
+    for path in sorted(archive.wal.iterdir()):
+        if not _SEGMENT.fullmatch(path.name) or int(path.name[:8], 16) != line:
+            continue
+        # All of a cluster's segments are of one size, and whole in the archive.
+        start = (int(path.name[8:16], 16) << 32) + int(path.name[16:], 16) * path.stat().st_size
+        if start >= end:
+            raise DatabaseError(
+                f"a segment before {path} is missing or damaged: the changes of line {line} end at "
+                f"{end >> 32:X}/{end & 0xFFFFFFFF:X}, and the archive goes on behind that. Bring the "
+                "segment back, or restore to a moment before it (--to)"
+            )
 
 
 async def _settle(new: Path, archive_command: str | None) -> None:
