@@ -331,9 +331,9 @@ async def test_a_hole_in_the_archive_is_no_end_of_it(new_box: NewBox, version: s
         if damaged is not None:
             lost.write_bytes(damaged)
             lost.chmod(0o644)
-        for number in (None, 4):
+        for moment in (None, 4):
             with pytest.raises(DatabaseError, match="missing or damaged"):
-                await box.go_back(number)
+                await box.go_back(moment)
     lost.write_bytes(kept)
     await box.go_back(4)
     assert await box.rows() == [1, 2, 3, 4]
