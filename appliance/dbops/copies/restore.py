@@ -149,9 +149,7 @@ async def restore(
             command = archive.archive_command(owner) if archives and owner is not None else None
             cluster = Cluster(new, binaries, purpose=PURPOSE)
             try:
-                reached_moment = await _recover(cluster, source, progress)
-                if moment is None or not reached_moment:
-                    _check_all_read(new, archive)
+                await _recover(cluster, source, archive, moment, progress)
                 await _settle(new, command)
             finally:
                 await cluster.stop()
@@ -319,9 +317,15 @@ def _prepare(new: Path, source: _Source, archive: Archive, moment: datetime | No
     give_to(new, uid=source.account.uid, gid=source.account.gid)
 
 
-async def _recover(cluster: Cluster, source: _Source, progress: Progress) -> bool:
-    """Start it and wait until it has recovered; False when it did so to the end of what there is, which
-    lies before the moment that was asked for."""
+async def _recover(
+    cluster: Cluster,
+    source: _Source,
+    archive: Archive,
+    moment: datetime | None,
+    progress: Progress,
+) -> None:
+    """Start it and wait until it has recovered, to the moment or to the end of what there is."""
+    to_the_end = moment is None
     try:
         await cluster.start(progress, timeout_s=RECOVERY_TIMEOUT_S)
     except DatabaseError as error:
@@ -335,8 +339,9 @@ async def _recover(cluster: Cluster, source: _Source, progress: Progress) -> boo
         # Between the last change and that moment there was none: the end is what it was then.
         append_text(cluster.directory, "postgresql.auto.conf", "recovery_target_time = ''\n")
         await cluster.start(progress, timeout_s=RECOVERY_TIMEOUT_S)
-        return False
-    return True
+        to_the_end = True
+    if to_the_end:
+        _check_all_read(cluster.directory, archive)
 
 
 def _check_all_read(new: Path, archive: Archive) -> None:
