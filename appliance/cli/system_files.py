@@ -117,8 +117,8 @@ def _started(units: Mapping[str, str], config: Config) -> list[Link]:
 
 def _listen(config: Config) -> File:
     host, port = config.server.host, config.server.port
-    # A socket unit takes addresses alone, and this is the one name that the server listens at.
-    address = "127.0.0.1" if host == "localhost" else host
+    # A socket unit takes addresses alone; every name of the loopback ends so.
+    address = "127.0.0.1" if host.rstrip(".").lower().endswith("localhost") else host
     shown = f"[{address}]" if ":" in address else address
     lines = ["[Socket]", "ListenStream=", f"ListenStream={shown}:{port}"]
     if not is_loopback(host):
