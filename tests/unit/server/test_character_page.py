@@ -162,7 +162,8 @@ async def test_a_protected_character_is_asked_about_once_more(page: Browser) -> 
         titles = (f"Take {name} from the list?", f"{name} is protected")
         for title, answer in zip(titles, answers, strict=True):
             await page.wait_for(f"{CONFIRM}.open && {CONFIRM}.textContent.includes('{title}')")
-            await page.click(f"#confirm-dialog [value={answer}]")
+            # Not by its place: the dialog may be about to be laid out anew.
+            await page.value(f"document.querySelector('#confirm-dialog [value={answer}]').click()")
         await page.wait_for(f"!{CONFIRM}.open")
 
     await page.click("#open-picker")
