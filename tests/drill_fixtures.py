@@ -56,6 +56,13 @@ def pristine_clusters(drill_folder: Path) -> Callable[[str], ThrowAway]:
     return get
 
 
+async def drill_on(template: ThrowAway, directory: Path) -> Drill:
+    """A drill on a copy of a pristine cluster, not started; the first of a version makes that cluster."""
+    if not template.directory.exists():
+        await template.create()
+    return Drill(await template.copy_to(directory))
+
+
 @pytest.fixture
 async def new_drill(
     drill_folder: Path, pristine_clusters: Callable[[str], ThrowAway]
@@ -65,10 +72,7 @@ async def new_drill(
 
     async def make(version: str) -> Drill:
         template = pristine_clusters(version)
-        if not template.directory.exists():
-            await template.create()
-        cluster = await template.copy_to(drill_folder / f"drill-{uuid.uuid4().hex}")
-        made.append(Drill(cluster))
+        made.append(await drill_on(template, drill_folder / f"drill-{uuid.uuid4().hex}"))
         return made[-1]
 
     yield make

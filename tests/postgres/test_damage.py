@@ -22,7 +22,7 @@ from appliance.dbops.repair.row_counts import count_rows
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.snapshot.snapshot import AgeMin
 from appliance.dbops.target import Connection, Target
-from tests.drill_fixtures import BOTH
+from tests.drill_fixtures import BOTH, drill_on
 from tests.postgres.repair_cases import check_no_row_is_taken_for_a_lost_one
 from tests.repairs import repair
 
@@ -64,9 +64,7 @@ def damaged(
 
 
 async def make_damaged(drill_folder: Path, template: ThrowAway) -> Drill:
-    if not template.directory.exists():
-        await template.create()
-    drill = Drill(await template.copy_to(drill_folder / f"damaged-{template.directory.name}"))
+    drill = await drill_on(template, drill_folder / f"damaged-{template.directory.name}")
     await drill.cluster.start()
     await drill.execute_each(
         "postgres",

@@ -16,7 +16,7 @@ from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import RowCounts, count_rows
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import Target
-from tests.drill_fixtures import BOTH
+from tests.drill_fixtures import BOTH, drill_on
 
 GRAB = (
     "RETURNS {type} LANGUAGE plpgsql AS $$ BEGIN "
@@ -39,9 +39,7 @@ def owned(
 
 
 async def make_owned(drill_folder: Path, template: ThrowAway) -> Drill:
-    if not template.directory.exists():
-        await template.create()
-    drill = Drill(await template.copy_to(drill_folder / f"owned-{template.directory.name}"))
+    drill = await drill_on(template, drill_folder / f"owned-{template.directory.name}")
     await drill.cluster.start()
     await drill.execute_each("postgres", "CREATE ROLE owner", "CREATE DATABASE app OWNER owner")
     await drill.execute_each(

@@ -35,7 +35,7 @@ from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
-from tests.drill_fixtures import EMBEDDED, NewDrill
+from tests.drill_fixtures import EMBEDDED, NewDrill, drill_on
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
@@ -52,9 +52,7 @@ def aged(drill_folder: Path, pristine_clusters: Callable[[str], ThrowAway]) -> I
 
 
 async def make_aged(drill_folder: Path, template: ThrowAway) -> Drill:
-    if not template.directory.exists():
-        await template.create()
-    drill = Drill(await template.copy_to(drill_folder / "aged"))
+    drill = await drill_on(template, drill_folder / "aged")
     await drill.cluster.start()
     await drill.execute_each("postgres", "CREATE DATABASE app")
     await drill.execute(
