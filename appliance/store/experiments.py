@@ -22,7 +22,7 @@ from appliance.store.experiment_records import (
     read_event,
     read_experiments,
 )
-from appliance.store.pool import Connection, Pool, retried, retried_write
+from appliance.store.pool import Connection, Pool, retried, retried_deed
 from appliance.store.prompt_records import checked_author, checked_message
 from appliance.store.queries import load_queries
 
@@ -196,16 +196,12 @@ class Experiments:
         return await self._write(operation)
 
     async def _write(self, operation: Callable[[Connection], Awaitable[bool]]) -> bool:
-        """Whether it changed something. A try after one whose answer was lost finds that done: only the
-        first that is answered can say that there was nothing to change."""
-        tries = 0
+        """Whether it changed something: only a first try can say that there was nothing to change."""
 
-        async def once(connection: Connection) -> bool:
-            nonlocal tries
-            tries += 1
-            return await operation(connection) or tries > 1
+        async def deed(connection: Connection, is_again: bool) -> bool:
+            return await operation(connection) or is_again
 
-        return await retried_write(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
+        return await retried_deed(self._pool, deed, budget_s=WRITE_RETRY_S, jitter=self._jitter)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         async def operation(connection: Connection) -> Sequence[asyncpg.Record]:
