@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from appliance.config import DatabaseConfig
-from appliance.errors import Conflict, NotFound
-from appliance.store.experiment_records import Arm
-from appliance.store.experiments import Experiments
+from appliance.errors import NotFound
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool, connect
-from appliance.store.prompt_registry import PromptRegistry
 from tests.postgres.turns import TENANT, new_conversation, talk
 from tests.socket_relay import Wire, relayed
-from tests.unit.experiment.test_planning import DRAFT
 
 COMMITTED = b"COMMIT\0"
 """The server's word for it."""
-
-VERSION = "a" * 64
-ARMS = tuple(Arm(name=name, share=0.5, version=VERSION) for name in ("birds", "ships"))
 
 
 @pytest.fixture
@@ -59,27 +51,3 @@ async def test_a_conversation_and_a_branch_are_deleted_once(wire: Wire, behind: 
     with pytest.raises(NotFound):
         await ledger.delete_branch(TENANT, kept.conversation_id, second)
     assert first in {m.message_id for m in await ledger.messages(TENANT, kept.conversation_id)}
-
-
-async def test_what_happens_to_an_experiment_happens_once(wire: Wire, behind: Pool) -> None:
-    store = Experiments(behind)
-    who = {"author": "ana", "message": "because"}
-
-    async def losing(deed: Awaitable[object]) -> object:
-        wire.loses = COMMITTED
-        done = await deed
-        assert wire.loses is None
-        return done
-
-    await PromptRegistry(behind).publish("ada", VERSION, {"a.yaml": b""}, **who)
-    await losing(store.create(replace(DRAFT, arms=ARMS), **who))
-    await losing(store.start("ships", coverage=0.1, check=lambda _: None, **who))
-    await losing(store.ramp("ships", 0.2, **who))
-    assert await losing(store.pause("ships", "birds", **who))
-    await losing(store.end("ships", "stopped", arm=None, report=None, **who))
-    told = [event.kind for event in await store.events("ships")]
-    assert told == ["created", "started", "ramped", "paused", "stopped"]
-    # What was done before is another's deed.
-    assert not await store.pause("ships", "birds", **who)
-    with pytest.raises(Conflict):
-        await store.end("ships", "stopped", arm=None, report=None, **who)
