@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
@@ -54,6 +56,13 @@ class RowCounts:
     tables: tuple[TableRows, ...]
 
 
+class RowReading(StrEnum):
+    """What a table is told by: how many rows it has, or what they are too."""
+
+    COUNT = "count"
+    HASH = "hash"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
     """A table that is not as it was. `is_loss` None: it may be one, or others' work meanwhile."""
@@ -62,6 +71,20 @@ class RowChange:
     table: str
     words: str
     is_loss: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowComparison:
+    """Of two counts: how many tables the first has, and those that are not as they were."""
+
+    tables: int
+    changes: tuple[RowChange, ...]
+
+    @property
+    def is_loss(self) -> bool | None:
+        """Whether rows were lost; None where that cannot be told of a table."""
+        losses = {change.is_loss for change in self.changes}
+        return True if True in losses else None if None in losses else False
 
 
 async def count_rows(
@@ -101,6 +124,11 @@ async def count_rows(
                 )
             )
     return RowCounts(system_id=snapshot.system_id, tables=tuple(found))
+
+
+def compare(before: RowCounts, after: RowCounts) -> RowComparison:
+    """Two counts of one cluster. Pure. Raises ConfigError when they are of two."""
+    return RowComparison(tables=len(before.tables), changes=changes(before, after))
 
 
 def changes(before: RowCounts, after: RowCounts) -> tuple[RowChange, ...]:
@@ -157,11 +185,16 @@ def write_counts(path: Path, counts: RowCounts) -> None:
 def read_counts(path: Path) -> RowCounts:
     """Counts that `write_counts` kept. Raises ConfigError when the file is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        tables: Sequence[dict[str, str | int | None]] = value["tables"]
-        return RowCounts(
-            system_id=value["system_id"],
-            tables=tuple(TableRows(**table) for table in tables),  # type: ignore[arg-type]
-        )
+        return counts_of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: is no file of row counts: {error}") from error
+
+
+def counts_of(value: Mapping[str, Any]) -> RowCounts:
+    """What `asdict` has made of counts, with whatever else stands beside it.
+
+    Raises KeyError or TypeError when it is nothing of the kind.
+    """
+    return RowCounts(
+        system_id=value["system_id"], tables=tuple(TableRows(**table) for table in value["tables"])
+    )

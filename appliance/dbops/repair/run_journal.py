@@ -28,6 +28,7 @@ _FIELDS = {
     "started": {"database", "relation_oid"},
     "ended": {"database", "relation_oid", "state", "bytes", "seconds"},
     "settings_changed": {"before"},
+    "rows_counted": {"tables"},
 }
 """What a record of such an event is read for."""
 
@@ -76,6 +77,16 @@ class RunJournal:
     def settings_to_restore(self) -> Mapping[str, str | None]:
         """Server settings that a run changed and did not change back: None was not set before."""
         return _changed_settings(self.records)
+
+    def counted(self) -> Record | None:
+        """The rows that the last run has counted before its first step, if it never came to compare them:
+        it was killed."""
+        for record in reversed(self.records):
+            if record["event"] in ("finished", "rows_compared"):
+                return None
+            if record["event"] == "rows_counted":
+                return record
+        return None
 
     def history(self) -> History:
         """What the runs until now did that a snapshot does not show."""
