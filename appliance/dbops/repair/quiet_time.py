@@ -18,7 +18,6 @@ from appliance.dbops.repair.row_counts import (
     RowReading,
     compare,
     count_rows,
-    counts_of,
 )
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.snapshot.snapshot import Snapshot
@@ -76,7 +75,7 @@ class QuietTime:
         """That of a run that was killed counts: what it has done is to be looked at too."""
         counted = self._journal.counted()
         if counted is not None:
-            return counts_of(counted)
+            return counted
         counts = await self._count(snapshot)
         self._journal.write("rows_counted", tables=[asdict(table) for table in counts.tables])
         return counts

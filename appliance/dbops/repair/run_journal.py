@@ -11,12 +11,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
 
 from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.step import StepKind
 from appliance.dbops.remedies import set_setting
+from appliance.dbops.repair.row_counts import RowCounts, TableRows
 from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
@@ -24,13 +27,41 @@ FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
 Record: TypeAlias = dict[str, Any]
 
-_FIELDS = {
-    "started": {"database", "relation_oid"},
-    "ended": {"database", "relation_oid", "state", "bytes", "seconds"},
-    "settings_changed": {"before"},
-    "rows_counted": {"tables"},
+
+class _Any(msgspec.Struct):
+    """What each record is read for."""
+
+    event: str
+    system_id: str
+
+
+class _Started(_Any, kw_only=True):
+    database: str | None
+    relation_oid: int | None
+    kind: str = ""
+
+
+class _Ended(_Started, kw_only=True):
+    state: str
+    bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    seconds: float
+
+
+class _SettingsChanged(_Any, kw_only=True):
+    before: dict[str, str | None]
+
+
+class _RowsCounted(_Any, kw_only=True):
+    tables: tuple[TableRows, ...]
+
+
+_FORMS: Mapping[str, type[_Any]] = {
+    "started": _Started,
+    "ended": _Ended,
+    "settings_changed": _SettingsChanged,
+    "rows_counted": _RowsCounted,
 }
-"""What a record of such an event is read for."""
+"""By event: what such a record is read for besides."""
 
 RATE_STEPS = 20
 RATE_BYTES_MIN = 16 << 20
@@ -78,14 +109,14 @@ class RunJournal:
         """Server settings that a run changed and did not change back: None was not set before."""
         return _changed_settings(self.records)
 
-    def counted(self) -> Record | None:
+    def counted(self) -> RowCounts | None:
         """The rows that the last run has counted before its first step, if it never came to compare them:
         it was killed."""
         for record in reversed(self.records):
             if record["event"] in ("finished", "rows_compared"):
                 return None
             if record["event"] == "rows_counted":
-                return record
+                return msgspec.convert(record, type=RowCounts)
         return None
 
     def history(self) -> History:
@@ -206,11 +237,11 @@ def _record(line: bytes) -> Record | None:
     """None where it is none."""
     try:
         record: Record = json.loads(line)
-        is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-        is_record = is_record and _FIELDS.get(record["event"], set()) <= record.keys()
-    except (ValueError, KeyError, TypeError, RecursionError):
+        event = msgspec.convert(record, _Any).event
+        msgspec.convert(record, _FORMS.get(event, _Any))
+    except (ValueError, msgspec.ValidationError, RecursionError):
         return None
-    return record if is_record else None
+    return record
 
 
 def _still_to_do(records: Sequence[Record]) -> str:
