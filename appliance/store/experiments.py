@@ -23,7 +23,7 @@ from appliance.store.experiment_records import (
     read_event,
     read_experiments,
 )
-from appliance.store.pool import Connection, Pool, retried, retried_write
+from appliance.store.pool import Connection, Pool, retried, retried_deed
 from appliance.store.prompt_records import checked_author, checked_message
 from appliance.store.queries import load_queries
 
@@ -222,16 +222,13 @@ class Experiments:
     async def _write(self, deed: _Deed, operation: Callable[[Connection], Awaitable[bool]]) -> bool:
         """Whether it was done. A try after one whose answer was lost finds nothing left to change: the
         event that is stored with it says whether that is its own work."""
-        tries = 0
 
-        async def once(connection: Connection) -> bool:
-            nonlocal tries
-            tries += 1
+        async def once(connection: Connection, is_again: bool) -> bool:
             if await operation(connection):
                 return True
-            return tries > 1 and bool(await connection.fetchval(QUERIES["was_done"], *deed.event))
+            return is_again and bool(await connection.fetchval(QUERIES["was_done"], *deed.event))
 
-        return await retried_write(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
+        return await retried_deed(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         async def operation(connection: Connection) -> Sequence[asyncpg.Record]:
