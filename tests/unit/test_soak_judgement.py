@@ -179,7 +179,9 @@ async def test_a_schedule_ends_once_enough_was_done_whatever_it_is_made_of(
     done = sum(recovery.done for recovery in verdict.recoveries.values())
     assert (done if only == ["freeze server"] else verdict.killed) >= 12
     wanted = {"kill server"} if only and "kill server" in only else set(only or possible(victim))
-    assert set(verdict.recoveries) == wanted, "each kind once, and one that hit nothing is tried again"
+    assert set(verdict.recoveries) == wanted, (
+        "each kind once, and one that hit nothing is tried again"
+    )
 
 
 CUT = """
