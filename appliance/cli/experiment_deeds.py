@@ -201,6 +201,8 @@ def _status(answer: Mapping[str, Any]) -> str:
             f"{counted(count['users'], 'user')}, {counted(count['conversations'], 'conversation')}, "
             f"seen in {count['exposed']:,} of them"
         )
+    if answer["crossed"]:
+        lines.append(f"  in two arms: {counted(answer['crossed'], 'user')}, whom no report counts")
     lines.append("what happened")
     for event in answer["events"]:
         arm = f" {event['arm']}" if event["arm"] else ""
