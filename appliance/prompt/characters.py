@@ -120,6 +120,24 @@ class CharacterVersion:
         """Characters of the card that a rendering reads."""
         return 0 if self.card is None else len(self.card.text)
 
+    def makes_the_same_as(self, other: CharacterVersion) -> bool:
+        """Whether every prompt is the same with both: they differ in what readers alone are shown, or in
+        nothing."""
+        return self._makes() == other._makes()
+
+    def _makes(self) -> tuple[object, ...]:
+        own = self.character
+        said = own.values() if self.card is None else self.card.said
+        books = [book.book for book in self.lore.books]
+        return (
+            said,
+            own.greeting,
+            own.truncation,
+            self.template.version,
+            books,
+            self.lore.placement,
+        )
+
     def render(
         self, frozen: Beginning, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS
     ) -> Rendered:
