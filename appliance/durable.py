@@ -75,6 +75,14 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def write_all_at(descriptor: int, data: bytes, place: int) -> None:
+    """Write all of it at this place. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, place)
+        view, place = view[written:], place + written
+
+
 def give_to_owner_of(folder: int, file: int, owner: tuple[int, int] | None = None) -> None:
     """Let an open file that root has made belong to its open folder's owner, or to `owner`.
 

@@ -176,6 +176,13 @@ class JournalDamaged(ApplianceError):
     code = "journal_damaged"
 
 
+class JournalForeign(ApplianceError):
+    """What waits in the journal is another database's; the process does not start, the command does
+    nothing (exit 2)."""
+
+    code = "journal_foreign"
+
+
 class NotRunning(ApplianceError):
     """No appliance, or no PostgreSQL, answers where a command asks; nothing was done."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import json
 import shutil
 import subprocess
 import tempfile
@@ -23,15 +24,34 @@ CALL_TIMEOUT_S = 60.0
 WAIT_STEP_S = 0.05
 
 
+# An expression that is asked for while one document takes another's place has no document to look at.
+BETWEEN = ("Execution context was destroyed", "Cannot find context", "Inspected target navigated")
+
+
+class NoDocument(RuntimeError):
+    """The page is on its way from one document to the next."""
+
+
 class Browser:
-    """A page, or the browser itself. `problems` collects console errors and policy violations."""
+    """A page, or the browser itself."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reader = asyncio.ensure_future(self._read())
-        self.problems: list[str] = []
+        self._noted: list[str] = []
+        self._expected: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """Console errors and policy violations so far, but those that are expected."""
+        return [one for one in self._noted if not any(text in one for text in self._expected)]
+
+    def expect_problem(self, text: str) -> None:
+        """What holds this text is the test's own doing, whenever it comes: the browser notes every answer
+        of 4xx and 5xx."""
+        self._expected.append(text)
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One DevTools command; raises RuntimeError with the browser's complaint."""
@@ -42,7 +62,10 @@ class Browser:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             told = await answer
         if "error" in told:
-            raise RuntimeError(f"{method}: {told['error']}")
+            complaint = f"{method}: {told['error']}"
+            raise (NoDocument if any(one in complaint for one in BETWEEN) else RuntimeError)(
+                complaint
+            )
         result = told["result"]
         assert isinstance(result, dict)
         return result
@@ -61,8 +84,17 @@ class Browser:
 
     async def open(self, url: str) -> None:
         """Load an address and wait until the document is complete."""
-        await self.call("Page.navigate", url=url)
-        await self.wait_for("document.readyState === 'complete'")
+        await self._leave("Page.navigate", url=url)
+
+    async def reload(self) -> None:
+        """Load the same address again, and wait until the new document is complete."""
+        await self._leave("Page.reload")
+
+    async def _leave(self, method: str, **parameters: Any) -> None:
+        """Both commands answer before the old document is gone: it is marked, and the mark looked for."""
+        await self.value("window.isLeft = true")
+        await self.call(method, **parameters)
+        await self.wait_for("!window.isLeft && document.readyState === 'complete'")
 
     async def value(self, expression: str) -> Any:
         """What a JavaScript expression (or promise) gives, as JSON."""
@@ -77,14 +109,23 @@ class Browser:
         """Wait until an expression is true; raises TimeoutError naming it."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not await self.value(f"Boolean({expression})"):
+                while not await self._holds(expression):
                     await asyncio.sleep(WAIT_STEP_S)
         except TimeoutError as error:
             raise TimeoutError(f"never true in the page: {expression}") from error
 
+    async def _holds(self, expression: str) -> bool:
+        try:
+            return bool(await self.value(f"Boolean({expression})"))
+        except NoDocument:
+            return False
+
     async def click(self, selector: str) -> None:
-        """Click the first element that a CSS selector finds."""
-        await self.value(f"document.querySelector({selector!r}).click()")
+        """Click the first element that a CSS selector finds, once it is there and can be clicked."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        await self.wait_for(
+            f"{found}?.checkVisibility() && !{found}.disabled && ({found}.click(), true)"
+        )
 
     async def type(self, text: str) -> None:
         """Type into the focused element."""
@@ -122,7 +163,7 @@ class Browser:
             if "id" in told:
                 self._answers.pop(told["id"]).set_result(told)
             elif told["method"] in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.problems.append(str(told["params"]))
+                self._noted.append(str(told["params"]))
 
 
 @pytest.fixture(scope="session")

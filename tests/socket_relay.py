@@ -22,9 +22,13 @@ FAREWELL = b"E" + (len(_WORDS) + 4).to_bytes(4, "big") + _WORDS
 
 @dataclass(slots=True)
 class Wire:
-    """Bytes that passed since the last `reset`, and how the relay is reached."""
+    """Bytes that passed since the last `reset`, and how the relay is reached.
+
+    The next answer that holds `loses` does not arrive: the connection ends in its place, once.
+    """
 
     url: str
+    loses: bytes | None = None
     to_server: int = 0
     from_server: int = 0
 
@@ -56,6 +60,9 @@ async def relayed(url: str, folder: Path, *, says_farewell: bool = False) -> Asy
                     wire.to_server += len(data)
                 else:
                     wire.from_server += len(data)
+                    if wire.loses is not None and wire.loses in data:
+                        wire.loses = None
+                        break
                     if says_farewell and data.endswith(READY):
                         data += FAREWELL
                 writer.write(data)

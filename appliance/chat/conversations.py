@@ -17,7 +17,7 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.prompting import off_loop
 from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
-from appliance.chat.trials import Trials
+from appliance.chat.trials import Assigned, Trials
 from appliance.errors import InvalidRequest, NotFound, StorageUnavailable, TemplateError
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.groups import MEMBERS_MAX
@@ -31,7 +31,6 @@ from appliance.store.records import (
     NewConversation,
     NewGreeting,
     Scene,
-    Trial,
 )
 from appliance.tokens import count
 
@@ -80,9 +79,9 @@ class Conversations:
         """
         chosen = self._catalog.current.get(character or next(iter(members), None))
         scene = scene or Scene()
-        trial = None
+        assigned = None
         if not members:
-            chosen, trial = await self._tried(chosen, tenant, user)
+            chosen, assigned = await self._tried(chosen, tenant, user)
         if members:
             found = self._members(members, (), own=chosen.character.id)
             scene = msgspec.structs.replace(scene, members=found)
@@ -94,16 +93,17 @@ class Conversations:
             character=chosen.character.id,
             scene=scene,
             user=user,
-            trial=trial,
+            trial=None if assigned is None else assigned.trial,
+            exposes=assigned is not None and assigned.exposes,
         )
         greetings = await self._greetings(opened, chosen)
-        if greetings or trial is not None:
+        if greetings or assigned is not None:
             opened = replace(opened, greetings=greetings, prompt_version=chosen.version)
         return await self._ledger.open(opened)
 
     async def _tried(
         self, chosen: CharacterVersion, tenant: str, user: str | None
-    ) -> tuple[CharacterVersion, Trial | None]:
+    ) -> tuple[CharacterVersion, Assigned | None]:
         """The version that a new conversation gets: that of the user's arm where an experiment runs."""
         assigned = self._trials.of(chosen.character.id, tenant, user)
         if assigned is None:
@@ -113,7 +113,7 @@ class Conversations:
         except (NotFound, TemplateError, StorageUnavailable):
             # Chats are opened while the database is away; who gets no arm is in no report.
             return chosen, None
-        return found, assigned.trial
+        return found, assigned
 
     async def _greetings(
         self, opened: NewConversation, chosen: CharacterVersion

@@ -17,7 +17,7 @@ from appliance.chat.prompt_diff import PromptDiff, prompt_diff
 from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.trials import Trials
 from appliance.errors import ApplianceError, Conflict, InvalidRequest, NotFound, StorageUnavailable
-from appliance.experiment.definition import Definition, experiment_of, faults, overlaps
+from appliance.experiment.definition import Definition, experiment_of, faults, notes, overlaps
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.store.experiment_records import Experiment
 from appliance.store.experiments import Experiments, not_running, store_end
@@ -58,7 +58,7 @@ class Experimenting:
 
     async def lint(self, definition: Definition) -> Linted:
         """Look a definition over; nothing is stored."""
-        found, notes = faults(definition), []
+        found = faults(definition)
         versions: dict[str, str] = {}
         for arm in definition.arms:
             if arm.version is None:
@@ -79,19 +79,10 @@ class Experimenting:
             for name in definition.excludes
             if name not in names
         ]
-        notes += [
-            f"excludes: {other.name!r} has let in every user: nobody is left"
-            for other in others
-            if other.name in definition.excludes
-            and other.started_at is not None
-            and (other.range_start, other.range_end, other.coverage) == (0, 1, 1)
-        ]
-        notes += overlaps(
-            definition.name, definition.character, definition.own_layer, definition.range, others
-        )
+        known = notes(definition, others)
         if len(set(versions.values())) < len(versions):
-            notes.append("arms: some have the same version: this shows what chance does (A/A)")
-        return Linted(faults=tuple(found), notes=tuple(notes), versions=versions)
+            known.append("arms: some have the same version: this shows what chance does (A/A)")
+        return Linted(faults=tuple(found), notes=tuple(known), versions=versions)
 
     async def create(
         self, definition: Definition, *, author: str, message: str
@@ -100,14 +91,21 @@ class Experimenting:
         linted = await self.lint(definition)
         if linted.faults:
             raise InvalidRequest("; ".join(linted.faults))
+        character, versions = definition.character, linted.versions
         experiment = experiment_of(
             definition,
-            linted.versions,
-            differs_when_cut=await self._differs_when_cut(definition.character, linted.versions),
+            versions,
+            differs_when_cut=await self._differs_when_cut(character, versions),
+            differs_when_opened=await self._differs_when_opened(character, versions),
             created_at=datetime.now(UTC),
         )
         await self.experiments.create(experiment, author=author, message=message)
         return experiment, linted
+
+    async def _differs_when_opened(self, character: str, versions: dict[str, str]) -> bool:
+        """Whether users of two arms see another greeting, or one of them sees none."""
+        found = [await self.catalog.of(character, version) for version in versions.values()]
+        return len({one.greeting_sources for one in found}) > 1
 
     async def _differs_when_cut(self, character: str, versions: dict[str, str]) -> bool:
         """Whether the arms' prompts are the same until messages are cut: all but the step of a cut is
@@ -162,9 +160,12 @@ class Experimenting:
         return await self._changed(name)
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
-        """Open no more conversations in an arm; False when it is paused already."""
+        """Open no more conversations in an arm; False when it is paused already. Raises Conflict unless
+        the experiment runs."""
         experiment = await self.experiments.get(name)
         _known_arm(experiment, arm)
+        if not experiment.is_running:
+            raise Conflict(f"{name} is {experiment.state}: only an arm of what runs is paused")
         paused = await self.experiments.pause(name, arm, author=author, message=message)
         await self._changed(name)
         return paused

@@ -30,10 +30,12 @@ AWAY_POLL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """What a conversation is opened in, and the version it is pinned to."""
+    """What a conversation is opened in, and the version it is pinned to. `exposes`: its greetings are
+    others than those of the other arms."""
 
     trial: Trial
     version: str
+    exposes: bool
 
 
 class Trials:
@@ -48,8 +50,12 @@ class Trials:
         for assigner in self._by_character.get(character, ()):
             arm = assigner.arm(tenant, user)
             if arm is not None:
-                trial = Trial(experiment=assigner.experiment.name, arm=arm.name)
-                return Assigned(trial=trial, version=arm.version)
+                experiment = assigner.experiment
+                return Assigned(
+                    trial=Trial(experiment=experiment.name, arm=arm.name),
+                    version=arm.version,
+                    exposes=experiment.options.differs_when_opened,
+                )
         return None
 
     def exposes(self, trial: Trial | None, *, version: str, is_cut: bool) -> bool:

@@ -1,19 +1,17 @@
 """`appliance db journal`: see, prove and replay the turns that wait for the database.
 
-Works on the files alone, with or without a server. `replay` is for when none runs: a running server
-has the journal and replays it by itself. Never: drops an entry.
+Works on the files alone, with or without a server. Never: changes one (`db_journal_replay.py` does).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from appliance.cli import db_journal_replay
 from appliance.cli.admin_client import add_place
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json, size
@@ -22,11 +20,6 @@ from appliance.credentials import load_as_service
 
 if TYPE_CHECKING:
     from appliance.cli.db import Subparsers
-    from appliance.store.replay import Replayed
-
-REPLAY_WAIT_S = 30.0
-"""How long a database that takes nothing is tried before the rest is left where it is."""
-
 
 _TORN = "look like an entry that was being written when its server ended, and never acknowledged"
 
@@ -64,24 +57,15 @@ def add(commands: Subparsers) -> None:
         add_place(command)
         command.add_argument("--json", action="store_true", help="print one JSON object")
         if name == "replay":
-            command.add_argument(
-                "--url", default=None, help="the database (default: the configuration's)"
-            )
-            command.add_argument(
-                "--wait-s",
-                type=float,
-                default=REPLAY_WAIT_S,
-                metavar="SECONDS",
-                help=f"how long to try a database that takes nothing (default: {REPLAY_WAIT_S:g})",
-            )
+            db_journal_replay.add_options(command)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the chosen one. Raises JournalHeld, JournalDamaged, ConfigError, OSError."""
+    """Run the chosen one. Raises JournalHeld, JournalDamaged, JournalForeign, ConfigError, OSError."""
     paths, database = _place(options)
     folder = paths.journal_dir
     if options.journal_command == "replay":
-        return _replay(options, paths, database)
+        return db_journal_replay.run(options, paths, database)
     found = look(folder)
     told = found.fields()
     if options.journal_command == "status":
@@ -94,14 +78,10 @@ def run(options: argparse.Namespace) -> int:
 
 def look(folder: Path) -> Found:
     """What lies in the folder, read without taking it. Raises JournalDamaged, OSError."""
-    from appliance.store.journal import oldest_s, pending_of
-    from appliance.store.journal_file import (
-        DAMAGED_PREFIX,
-        REFUSED_NAME,
-        TORN_PREFIX,
-        holder_of,
-        read_journal,
-    )
+    from appliance.store.entries import pending_of
+    from appliance.store.journal import oldest_s
+    from appliance.store.journal_aside import DAMAGED_PREFIX, REFUSED_NAME, TORN_PREFIX
+    from appliance.store.journal_file import holder_of, read_journal
 
     holder = holder_of(folder)
     scan = read_journal(folder)
@@ -154,11 +134,14 @@ def _verdict_text(folder: Path, found: Found) -> str:
 
 
 def _faults(folder: Path, found: Found) -> list[str]:
+    from appliance.store.journal_aside import REFUSED_NAME
+
     lines = [f"  damaged: {name}" for name in found.damaged]
     if found.refused:
         lines.append(
             f"  {found.refused} entries were refused by the database for good; they and the reasons "
-            f"are in {folder / 'refused.jsonl'}"
+            f"are in {folder / REFUSED_NAME}; once they can be written, "
+            "`appliance db journal replay --from` does it"
         )
     return lines
 
@@ -169,41 +152,6 @@ def _held(found: Found) -> str:
     return f"a server has it (process {found.holder}) and replays it by itself"
 
 
-def _replay(options: argparse.Namespace, paths: Paths, database: DatabaseConfig) -> int:
-    if not paths.journal_dir.exists():
-        print(f"{paths.journal_dir}: there is no journal", file=sys.stderr)
-        return 0
-    url = options.url or database.url or _embedded_url(paths)
-    done, left = asyncio.run(_drain(url, paths, database, options.wait_s))
-    told = {"stored": done.entries, "refused": done.refused, "left": left}
-    if options.json:
-        print(as_json(told))
-    else:
-        print(f"{done.entries} entries stored, {done.refused} refused for good, {left} left")
-    return EXIT_FOUND_WRONG if left or done.refused else 0
-
-
-async def _drain(
-    url: str, paths: Paths, database: DatabaseConfig, wait_s: float
-) -> tuple[Replayed, int]:
-    """(what was replayed, how many entries are left)."""
-    from appliance.maintenance import is_on
-    from appliance.store.journal import Journal
-    from appliance.store.pool import connect
-    from appliance.store.replay import Replay
-    from appliance.store.write_gate import WriteGate
-
-    pool = await connect(url, database)
-    journal = Journal(paths.journal_dir, bytes_max=database.journal_bytes)
-    try:
-        gate = WriteGate(in_maintenance=lambda: is_on(paths.data_dir))
-        done = await Replay(journal, pool, gate).drain(wait_s)
-        return done, len(journal.overlay)
-    finally:
-        await journal.close()
-        pool.terminate()
-
-
 def _place(options: argparse.Namespace) -> tuple[Paths, DatabaseConfig]:
     if options.config is not None:
         config = load_as_service(options.config)
@@ -211,10 +159,3 @@ def _place(options: argparse.Namespace) -> tuple[Paths, DatabaseConfig]:
     from appliance.cli.demo_paths import demo_paths
 
     return demo_paths(options.data_dir), DatabaseConfig()
-
-
-def _embedded_url(paths: Paths) -> str:
-    from appliance.dbops.cluster.binaries import find_binaries
-    from appliance.dbops.cluster.cluster import Cluster
-
-    return Cluster(paths.postgres_dir, find_binaries()).url()

@@ -199,7 +199,7 @@ def _status(answer: Mapping[str, Any]) -> str:
         lines.append(
             f"  {arm['name']}  {arm['version'][:VERSION_CHARACTERS]}  {arm['share']:.1%}{paused}: "
             f"{counted(count['users'], 'user')}, {counted(count['conversations'], 'conversation')}, "
-            f"{count['exposed']:,} of them with a turn"
+            f"seen in {count['exposed']:,} of them"
         )
     lines.append("what happened")
     for event in answer["events"]:

@@ -46,5 +46,8 @@ def who_and_why(options: argparse.Namespace) -> dict[str, str]:
 
 
 def address(options: argparse.Namespace, deed: str = "") -> str:
-    """The address of the experiment that is named, and of what is done with it."""
-    return f"/experiments/{quote(options.name, safe='')}{deed}"
+    """The address of the experiment that is named, and of what is done with it. Raises InvalidRequest for
+    what cannot be a name: some would be read as parts of the address."""
+    from appliance.experiment.definition import checked_name
+
+    return f"/experiments/{quote(checked_name(options.name), safe='')}{deed}"

@@ -61,6 +61,7 @@ def _draft(options: argparse.Namespace, metrics: Metrics) -> Experiment:
         # What users did before depends on no version.
         {arm.name: "" for arm in definition.arms},
         differs_when_cut=False,
+        differs_when_opened=False,
         created_at=datetime.now(UTC),
     )
 

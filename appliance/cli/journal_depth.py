@@ -18,7 +18,8 @@ class JournalDepth:
 def journal_depth(data_dir: Path) -> JournalDepth | None:
     """None where there is no journal. Raises JournalDamaged, OSError."""
     from appliance.config import Paths
-    from appliance.store.journal import oldest_s, pending_of
+    from appliance.store.entries import pending_of
+    from appliance.store.journal import oldest_s
     from appliance.store.journal_file import read_journal
 
     scan = read_journal(Paths(data_dir=data_dir, run_dir=data_dir).journal_dir)

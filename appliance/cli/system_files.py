@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from appliance.cli.installed import CONFIG
 from appliance.config import Config, engine_configs
-from appliance.server.auth import is_loopback
+from appliance.server.auth import loopback_address
 
 USER = "appliance"
 UNITS = Path("/etc/systemd/system")
@@ -117,11 +117,12 @@ def _started(units: Mapping[str, str], config: Config) -> list[Link]:
 
 def _listen(config: Config) -> File:
     host, port = config.server.host, config.server.port
-    # A socket unit takes addresses alone; every name of the loopback ends so.
-    address = "127.0.0.1" if host.rstrip(".").lower().endswith("localhost") else host
+    # A socket unit takes addresses alone.
+    loopback = loopback_address(host)
+    address = loopback or host
     shown = f"[{address}]" if ":" in address else address
     lines = ["[Socket]", "ListenStream=", f"ListenStream={shown}:{port}"]
-    if not is_loopback(host):
+    if loopback is None:
         # Keys are required there (server.api_keys); who else may connect is a firewall's business.
         lines += ["FreeBind=yes", "IPAddressDeny=", "IPAddressAllow="]
     return _drop_in("appliance-server.socket", "listen", "server.host and server.port", lines)

@@ -8,24 +8,30 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import yaml
 from msgspec import Meta
 
 from appliance.errors import InvalidRequest
+from appliance.experiment.plain_yaml import plain_yaml
 from appliance.store.experiment_records import Arm, Experiment, Options
 
 ARMS_MAX = 16
 DAYS_MAX = 90
 OVERRIDES_MAX = 10_000
+SALT_BYTES_MAX = 200
 USERS_PLANNED_MIN = 200
 USERS_PLANNED_MAX = 1_000_000_000
 SHARES_SUM_TOLERANCE = 1e-6
 DEFINITION_BYTES_MAX = 1 << 20
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.arms\[)?")
+LIST = "index"
+"""Its page is the list of all experiments."""
 _Share = Annotated[float, Meta(gt=0, le=1)]
 _Effect = Annotated[float, Meta(ge=0.001, le=1)]
 _Place = Annotated[float, Meta(ge=0, le=1)]
@@ -52,7 +58,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     arms: Annotated[list[ArmDefinition], Meta(max_length=ARMS_MAX)]
     character: str = "assistant"
     layer: str | None = None
-    salt: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    salt: Annotated[str, Meta(min_length=1, max_length=SALT_BYTES_MAX)] | None = None
     range: tuple[_Place, _Place] = (0.0, 1.0)
     coverage: _Share = 1.0
     excludes: list[str] = msgspec.field(default_factory=list)
@@ -70,7 +76,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def own_layer(self) -> str:
         """The layer it is in."""
-        return self.layer or self.character
+        return self.character if self.layer is None else self.layer
 
 
 def read_definition(content: bytes, origin: str) -> Definition:
@@ -80,13 +86,32 @@ def read_definition(content: bytes, origin: str) -> Definition:
             f"{origin}: {len(content)} bytes, at most {DEFINITION_BYTES_MAX} are allowed"
         )
     try:
-        value: Any = yaml.safe_load(content)
+        value = plain_yaml(content)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{origin}: no YAML: {error}") from error
     try:
         return msgspec.convert(value, Definition)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{origin}: {error}") from error
+        raise InvalidRequest(f"{origin}: {_told(error)}") from error
+
+
+def _told(error: msgspec.ValidationError) -> str:
+    found = _UNKNOWN.match(str(error))
+    if found is not None and found[1] == "model":
+        return f"{error}: an appliance serves one model, the same in all arms"
+    if found is None or not found[0].endswith("["):
+        return str(error)
+    return (
+        f"{error}: an arm has a name, a version and a share; what it differs in (texts, template, lore, "
+        "sampling, truncation) stands in the files of its version"
+    )
+
+
+def checked_name(name: str) -> str:
+    """The name of an experiment; raises InvalidRequest for what cannot be one."""
+    if _NAME.match(name) is None:
+        raise InvalidRequest(f"NAME: {name!r} is not 1 to 64 of a-z 0-9 _ -", param="name")
+    return name
 
 
 def faults(definition: Definition, metrics: Collection[str] | None = None) -> list[str]:
@@ -100,11 +125,21 @@ def faults(definition: Definition, metrics: Collection[str] | None = None) -> li
 
 
 def _name_faults(definition: Definition) -> Iterator[str]:
-    named = {"name": definition.name, "layer": definition.own_layer}
+    named = {"name": definition.name, "character": definition.character}
+    if definition.layer is not None:
+        named["layer"] = definition.layer
     named |= {f"arms[{i}].name": arm.name for i, arm in enumerate(definition.arms)}
     for field, name in named.items():
         if _NAME.match(name) is None:
             yield f"{field}: {name!r} is not 1 to 64 of a-z 0-9 _ -"
+    if definition.name == LIST:
+        yield f"name: {LIST!r} is the page that lists all experiments: take another name"
+    texts = {"hypothesis": definition.hypothesis, "salt": definition.salt or ""}
+    for field, text in texts.items():
+        if _UNSTORABLE.search(text) is not None:
+            yield f"{field}: holds U+0000 or half of a character"
+    if len((definition.salt or "").encode(errors="replace")) > SALT_BYTES_MAX:
+        yield f"salt: is longer than {SALT_BYTES_MAX} bytes"
 
 
 def _arm_faults(definition: Definition) -> Iterator[str]:
@@ -121,9 +156,9 @@ def _arm_faults(definition: Definition) -> Iterator[str]:
                 f"(appliance prompt history {definition.character})"
             )
     shares = [arm.share for arm in arms]
-    if any(share is None for share in shares) != all(share is None for share in shares):
+    if shares and any(share is None for share in shares) != all(share is None for share in shares):
         yield "arms: give every arm a share, or none: then all are equal"
-    elif None not in shares:
+    elif shares and None not in shares:
         total = sum(share for share in shares if share is not None)
         if abs(total - 1) > SHARES_SUM_TOLERANCE:
             yield f"arms: the shares sum to {total:g}, expected 1"
@@ -137,6 +172,8 @@ def _other_faults(definition: Definition, metrics: Collection[str] | None) -> It
         yield f"excludes: {definition.name!r} is this experiment itself"
     names = {arm.name for arm in definition.arms}
     for user, arm in sorted(definition.overrides.items()):
+        if not all(user.split("/", 1)) or _UNSTORABLE.search(user) is not None:
+            yield f"overrides: {user!r} is no tenant/user, and no tenant"
         if arm not in names:
             yield f"overrides: {user!r} is put into {arm!r}, which is no arm"
     for metric in definition.primary:
@@ -144,6 +181,30 @@ def _other_faults(definition: Definition, metrics: Collection[str] | None) -> It
             yield f"primary: there is no metric {metric!r} (there are: {', '.join(sorted(metrics))})"
     if not definition.primary:
         yield "primary: name the metric that decides"
+
+
+def notes(definition: Definition, others: Sequence[Experiment]) -> list[str]:
+    """What to know of a definition that is sound by itself, beside the experiments there are."""
+    found = [
+        f"overrides: {tenant!r} is the whole of a tenant whose application tells no users; a user is "
+        "tenant/user"
+        for tenant in sorted(definition.overrides)
+        if "/" not in tenant
+    ]
+    found += [
+        f"excludes: {other.name!r} has let in every user: nobody is left"
+        for other in others
+        if other.name in definition.excludes
+        and other.started_at is not None
+        and (other.range_start, other.range_end, other.coverage) == (0, 1, 1)
+    ]
+    found += [
+        f"salt: it is that of {other.name!r}, too: who was in one arm there is in one arm here"
+        for other in others
+        if other.name != definition.name and other.salt == (definition.salt or definition.name)
+    ]
+    place = (definition.name, definition.character, definition.own_layer, definition.range)
+    return found + overlaps(*place, others)
 
 
 def overlaps(
@@ -173,6 +234,7 @@ def experiment_of(
     versions: Mapping[str, str],
     *,
     differs_when_cut: bool,
+    differs_when_opened: bool,
     created_at: datetime,
 ) -> Experiment:
     """The draft that a definition without faults means; `versions` are those of its arms by name."""
@@ -198,6 +260,7 @@ def experiment_of(
             before_days=definition.before_days,
             days=definition.days,
             differs_when_cut=differs_when_cut,
+            differs_when_opened=differs_when_opened,
         ),
         arms=tuple(
             Arm(name=arm.name, share=arm.share or equal, version=versions[arm.name])

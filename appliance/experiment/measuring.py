@@ -116,7 +116,7 @@ async def _users(connection: Connection, experiment: Experiment) -> Users:
             )
         raise NobodyYet(
             f"{experiment.name}: nobody has had a prompt of it yet: "
-            f"{apart['conversations']} conversations were opened in it, {apart['exposed']} had a turn, "
+            f"{apart['conversations']} conversations were opened in it, {apart['exposed']} had one, "
             f"{apart['testers']} users are there by an override, {apart['crossed']} in two arms"
         )
     arm = np.zeros(len(person), dtype=np.int16)

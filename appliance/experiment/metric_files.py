@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from appliance.errors import ConfigError
 from appliance.experiment.metric import Direction, Group, Metric, Shape
+from appliance.experiment.plain_yaml import plain_yaml
 
 METRICS_FILE = "metrics.yaml"
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
@@ -93,7 +94,7 @@ def _read(folder: Traversable, origin: str, known: Mapping[str, str]) -> Metrics
     """The metrics of a folder, which may be over figures of the files that are `known`."""
     file = f"{origin}/{METRICS_FILE}"
     try:
-        value = yaml.safe_load((folder / METRICS_FILE).read_text(encoding="utf-8"))
+        value = plain_yaml((folder / METRICS_FILE).read_text(encoding="utf-8"))
         declared = msgspec.convert(value, list[_Declared])
         metrics = [one.metric() for one in declared]
     except OSError as error:

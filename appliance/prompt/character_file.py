@@ -71,6 +71,8 @@ def read_character(source: bytes, here: str) -> Character:
         character = msgspec.convert(document, Character, strict=False)
     except msgspec.ValidationError as error:
         said = field_fault(error, Character)
+        if said.startswith("model: there is no such field"):
+            said = "model: an appliance serves one model, the same in all versions of a character"
         at = fields.get(re.split(r"[.:\[]", said)[0])
         where = here if at is None else f"{here}, line {at.place.line}"
         raise InvalidBundle(f"{where}: {said}") from error

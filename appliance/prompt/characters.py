@@ -168,6 +168,13 @@ class CharacterVersion:
             return macros_of(self.card, frozen, user=user)
         return Macros(char=self.character.name, user=user, frozen=frozen)
 
+    @property
+    def greeting_sources(self) -> tuple[str, ...]:
+        """What its greetings are made of: where it is the same in two versions, so are they."""
+        if self.card is not None:
+            return (*self.card.greetings, self.called) if self.card.greetings else ()
+        return (self.character.greeting,) if self.character.greeting else ()
+
     def greetings(self, frozen: Beginning, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
         """The messages that a conversation may open with, the first of which is shown."""
         if self.card is not None:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -28,6 +27,7 @@ from appliance.server.body import read_json
 from appliance.server.conversation_answers import explanation_fields
 from appliance.server.experiment_admin import add_experiment_routes
 from appliance.server.failures import error_response, internal_error, log_bug
+from appliance.server.json_answer import json_answer
 from appliance.server.prompt_admin import add_prompt_routes
 from appliance.server.services import SERVICES, Services
 from appliance.server.status_admin import server_status
@@ -115,14 +115,14 @@ async def _stats(request: web.Request) -> web.Response:
     """GET: each engine's gauges and counters, None of one that is away; the index coverage by role."""
     services = request.app[SERVICES]
     engines = await _engine_values(services)
-    return _json({"engines": engines, "index_coverage": services.turns.coverage.shares})
+    return json_answer({"engines": engines, "index_coverage": services.turns.coverage.shares})
 
 
 async def _explain(request: web.Request) -> web.Response:
     """GET: what is cached of a conversation, and why not more."""
     view, tenant, conversation_id = _conversation(request)
     explanation = await view.explain(tenant=tenant, conversation_id=conversation_id)
-    return _json(explanation_fields(explanation))
+    return json_answer(explanation_fields(explanation))
 
 
 async def _explain_prompt(request: web.Request) -> web.Response:
@@ -134,26 +134,26 @@ async def _explain_prompt(request: web.Request) -> web.Response:
         conversation_id=conversation_id,
         message_id=None if asked is None else _uuid(asked, "message"),
     )
-    return _json(explanation_fields(explanation))
+    return json_answer(explanation_fields(explanation))
 
 
 async def _pin(request: web.Request) -> web.Response:
     """PUT: keep a conversation cached."""
     view, tenant, conversation_id = _conversation(request)
-    return _json({"pages": await view.pin(tenant=tenant, conversation_id=conversation_id)})
+    return json_answer({"pages": await view.pin(tenant=tenant, conversation_id=conversation_id)})
 
 
 async def _unpin(request: web.Request) -> web.Response:
     """DELETE: let it be evicted again."""
     view, tenant, conversation_id = _conversation(request)
-    return _json({"pages": await view.unpin(tenant=tenant, conversation_id=conversation_id)})
+    return json_answer({"pages": await view.unpin(tenant=tenant, conversation_id=conversation_id)})
 
 
 async def _purge(request: web.Request) -> web.Response:
     """POST: drop what is cached of a conversation, of a tenant, or of all."""
     services = request.app[SERVICES]
     services.readiness.require_schema()
-    asked: PurgeRequest = await read_json(request, PURGE, services.config.server)
+    asked: PurgeRequest = await read_json(request, PURGE)
     view = services.cache_view
     if asked.everything == (asked.conversation is not None or asked.tenant is not None):
         raise InvalidRequest("say either `everything`, or whose: a conversation or a tenant")
@@ -164,14 +164,14 @@ async def _purge(request: web.Request) -> web.Response:
         pages = await view.purge(tenant=tenant, conversation_id=asked.conversation)
     else:
         pages = await view.purge_tenant(_tenant(request, asked.tenant))
-    return _json({"pages": pages})
+    return json_answer({"pages": pages})
 
 
 async def _audit(request: web.Request) -> web.Response:
     """POST: recompute what is cached of a conversation, or of turns that ended lately."""
     services = request.app[SERVICES]
     services.readiness.require_schema()
-    asked: AuditRequest = await read_json(request, AUDIT, services.config.server)
+    asked: AuditRequest = await read_json(request, AUDIT)
     view = services.cache_view
     if asked.conversation is None:
         paths = await view.audit_sample(asked.tokens, timeout_s=asked.timeout_s)
@@ -182,7 +182,7 @@ async def _audit(request: web.Request) -> web.Response:
             timeout_s=asked.timeout_s,
         )
     engines = (await _engine_values(services)).values()
-    return _json(
+    return json_answer(
         {
             "paths": paths,
             "alarm": any(values and values["audit_alarm"] > 0 for values in engines),
@@ -219,7 +219,3 @@ def _tenant(request: web.Request, asked: str | None) -> str:
     if asked is not None and asked not in tenants:
         raise NotFound("no such tenant in server.api_keys", param="tenant")
     return tenants[0] if asked is None else asked
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -98,12 +98,18 @@ class Keys:
         return found
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a listening address or a host name can only mean this machine."""
+def loopback_address(host: str) -> str | None:
+    """The address that a listening address or a host name means, where it can only mean this machine."""
     name = host.strip("[]").rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
-        return True
+        return "127.0.0.1"
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
-        return False
+        return None
+    return str(address) if address.is_loopback else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address or a host name can only mean this machine."""
+    return loopback_address(host) is not None

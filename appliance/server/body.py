@@ -10,9 +10,9 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from appliance.config import ServerConfig
 from appliance.server.failures import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from appliance.server.json_text import decode
+from appliance.server.services import SERVICES
 
 T = TypeVar("T")
 
@@ -22,34 +22,36 @@ _THREAD_FROM_BYTES = 256 * 1024  # decoding a larger body would hold the event l
 
 
 async def read_json(
-    request: web.Request, decoder: msgspec.json.Decoder[T], config: ServerConfig
+    request: web.Request, decoder: msgspec.json.Decoder[T], *, bytes_max: int | None = None
 ) -> T:
-    """Read and decode the body; raises InvalidRequest and its kinds of `failures.py`."""
+    """Read and decode the body, of at most `bytes_max` bytes, or as many as `server.body_bytes_max` lets.
+
+    Raises InvalidRequest and its kinds of `failures.py`.
+    """
     _check_headers(request)
-    body = await _read_in_time(request, config.body_bytes_max, config)
+    if bytes_max is None:
+        bytes_max = request.app[SERVICES].config.server.body_bytes_max
+    body = await _read_in_time(request, bytes_max)
     if len(body) >= _THREAD_FROM_BYTES:
         return await asyncio.to_thread(decode, body, decoder)
     return decode(body, decoder)
 
 
-async def read_file(
-    request: web.Request, content_types: Collection[str], bytes_max: int, config: ServerConfig
-) -> bytes:
+async def read_file(request: web.Request, content_types: Collection[str], bytes_max: int) -> bytes:
     """The body as it is, of one of these content types; raises the kinds of `failures.py`."""
     if request.content_type not in content_types:
         known = ", ".join(content_types)
         raise UnsupportedMediaType(f"Send the file with one of these content types: {known}.")
-    return await _read_in_time(request, bytes_max, config)
+    return await _read_in_time(request, bytes_max)
 
 
-async def _read_in_time(request: web.Request, bytes_max: int, config: ServerConfig) -> bytes:
+async def _read_in_time(request: web.Request, bytes_max: int) -> bytes:
+    timeout_s = request.app[SERVICES].config.server.body_timeout_s
     try:
-        async with asyncio.timeout(config.body_timeout_s):
+        async with asyncio.timeout(timeout_s):
             return await _read(request, bytes_max)
     except TimeoutError as error:
-        raise BodyTimeout(
-            f"The request body did not arrive within {config.body_timeout_s:g} s."
-        ) from error
+        raise BodyTimeout(f"The request body did not arrive within {timeout_s:g} s.") from error
 
 
 def refuse_announced_size(request: web.Request, bytes_max: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 
 from appliance.errors import InvalidRequest, NotAllowed, NotFound
@@ -22,6 +21,7 @@ from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.lore.lint import lore_findings
 from appliance.server.body import read_file
 from appliance.server.character_answers import character_fields
+from appliance.server.json_answer import json_answer
 from appliance.server.services import SERVICES, Services
 from appliance.server.ticket import TICKET
 from appliance.store.prompt_records import PRODUCTION
@@ -57,7 +57,7 @@ async def list_characters(request: web.Request) -> web.Response:
         "characters": [character_fields(version) for version in (chosen, *others)],
         "may_import": request[TICKET].caller.is_operator,
     }
-    return _json(body)
+    return json_answer(body)
 
 
 async def import_card(request: web.Request) -> web.Response:
@@ -67,7 +67,7 @@ async def import_card(request: web.Request) -> web.Response:
     """
     services, author = _operators(request, "import")
     character_id = request.query.get("id")
-    data = await read_file(request, CARD_TYPES, CARD_BYTES_MAX, services.config.server)
+    data = await read_file(request, CARD_TYPES, CARD_BYTES_MAX)
     card = await asyncio.to_thread(read_card, data)
     imported = await services.card_import.add(
         card, character_id=character_id, author=author, is_confirmed=_is_confirmed(request)
@@ -81,7 +81,7 @@ async def import_card(request: web.Request) -> web.Response:
             *(found.sentence for found in lore_findings(imported.version.lore, "character_book")),
         ],
     }
-    return _json(body, status=201 if imported.is_new else 200)
+    return json_answer(body, status=201 if imported.is_new else 200)
 
 
 async def remove_character(request: web.Request) -> web.Response:
@@ -172,9 +172,3 @@ def _choice(request: web.Request, name: str, known: dict[str, T], default: T) ->
     if given not in known:
         raise InvalidRequest(f"{name}: expected one of {', '.join(known)}.", param=name)
     return known[given]
-
-
-def _json(value: object, *, status: int = 200) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode(value), content_type="application/json"
-    )

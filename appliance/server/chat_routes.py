@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from appliance.errors import NotFound
 from appliance.server.body import read_json
 from appliance.server.chat_answers import ChatAnswer
 from appliance.server.chat_requests import CHAT_REQUEST
+from appliance.server.json_answer import json_answer
 from appliance.server.reply import stream_reply, whole_reply
 from appliance.server.services import SERVICES, Services
 from appliance.server.sse import DONE
@@ -20,7 +20,7 @@ from appliance.server.ticket import TICKET
 async def complete(request: web.Request) -> web.StreamResponse:
     """Answer a conversation that the client holds."""
     services, ticket = request.app[SERVICES], request[TICKET]
-    asked = await read_json(request, CHAT_REQUEST, services.config.server)
+    asked = await read_json(request, CHAT_REQUEST)
     asked.check(model=services.config.model.name)
     events = services.completions.run(
         tenant=ticket.tenant,
@@ -42,13 +42,13 @@ async def complete(request: web.Request) -> web.StreamResponse:
     if asked.stream:
         return await stream_reply(request, events, answer.chunks, error_event=None, last=DONE)
     whole = answer.whole(await whole_reply(request, events))
-    return web.Response(body=msgspec.json.encode(whole), content_type="application/json")
+    return json_answer(whole)
 
 
 async def list_models(request: web.Request) -> web.Response:
     """The one model served here."""
     models = {"object": "list", "data": [_model(request.app[SERVICES])]}
-    return web.Response(body=msgspec.json.encode(models), content_type="application/json")
+    return json_answer(models)
 
 
 async def get_model(request: web.Request) -> web.Response:
@@ -56,7 +56,7 @@ async def get_model(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     if request.match_info["model"] != services.config.model.name:
         raise NotFound(f"The model served here is {services.config.model.name!r}.", param="model")
-    return web.Response(body=msgspec.json.encode(_model(services)), content_type="application/json")
+    return json_answer(_model(services))
 
 
 def _model(services: Services) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -31,6 +30,7 @@ from appliance.server.conversation_requests import (
     note_of,
     persona_of,
 )
+from appliance.server.json_answer import json_answer
 from appliance.server.reply import stream_reply
 from appliance.server.sampling_fields import SamplingFields
 from appliance.server.services import SERVICES, Services
@@ -44,7 +44,7 @@ LIST_MAX = 200
 async def create_conversation(request: web.Request) -> web.Response:
     """POST /api/conversations: 201 and the conversation."""
     services, tenant = _open(request)
-    asked = await read_json(request, CREATE_CONVERSATION, services.config.server)
+    asked = await read_json(request, CREATE_CONVERSATION)
     conversation = await services.conversations.open(
         tenant=tenant,
         title=asked.title or "",
@@ -57,7 +57,7 @@ async def create_conversation(request: web.Request) -> web.Response:
         members=asked.members or (),
         user=asked.user,
     )
-    return _json(conversation_fields(conversation), status=201)
+    return json_answer(conversation_fields(conversation), status=201)
 
 
 async def list_conversations(request: web.Request) -> web.Response:
@@ -72,11 +72,11 @@ async def list_conversations(request: web.Request) -> web.Response:
     text = request.query.get("search")
     if text is not None:
         page = await services.search.find(tenant, text, limit=limit, before=before)
-        return _json(search_fields(page, is_full=len(page.found) == limit))
+        return json_answer(search_fields(page, is_full=len(page.found) == limit))
     found = await services.conversations.list(tenant=tenant, limit=limit, before=before)
     following = str(found[-1].cursor) if len(found) == limit else None
     listed = [conversation_fields(conversation) for conversation in found]
-    return _json({"conversations": listed, "next": following})
+    return json_answer({"conversations": listed, "next": following})
 
 
 async def get_conversation(request: web.Request) -> web.Response:
@@ -85,7 +85,7 @@ async def get_conversation(request: web.Request) -> web.Response:
     conversation_id = _uuid(request, "conversation_id")
     conversation = await services.conversations.get(tenant=tenant, conversation_id=conversation_id)
     messages = await services.conversations.messages(tenant=tenant, conversation_id=conversation_id)
-    return _json(tree_fields(conversation, messages))
+    return json_answer(tree_fields(conversation, messages))
 
 
 async def change_conversation(request: web.Request) -> web.Response:
@@ -97,7 +97,7 @@ async def change_conversation(request: web.Request) -> web.Response:
     services, tenant = _open(request)
     conversations = services.conversations
     conversation_id = _uuid(request, "conversation_id")
-    asked = await read_json(request, CHANGE_CONVERSATION, services.config.server)
+    asked = await read_json(request, CHANGE_CONVERSATION)
     conversation = await conversations.get(tenant=tenant, conversation_id=conversation_id)
     scene = _scene(asked, conversation, conversations)
     if asked.head_id is not None:
@@ -122,7 +122,7 @@ async def change_conversation(request: web.Request) -> web.Response:
             is_operator=request[TICKET].caller.is_operator,
         )
         moved |= {"prompt_version_before": before}
-    return _json({**conversation_fields(conversation), **moved})
+    return json_answer({**conversation_fields(conversation), **moved})
 
 
 def _scene(
@@ -158,14 +158,14 @@ async def delete_branch(request: web.Request) -> web.Response:
         conversation_id=_uuid(request, "conversation_id"),
         message_id=_uuid(request, "message_id"),
     )
-    return _json(conversation_fields(conversation))
+    return json_answer(conversation_fields(conversation))
 
 
 async def send_message(request: web.Request) -> web.StreamResponse:
     """POST /api/conversations/{id}/messages: a turn as events."""
     services, tenant = _open(request)
     conversation_id = _uuid(request, "conversation_id")
-    asked = await read_json(request, SEND_MESSAGE, services.config.server)
+    asked = await read_json(request, SEND_MESSAGE)
     events = services.turns.send(
         tenant=tenant,
         conversation_id=conversation_id,
@@ -182,7 +182,7 @@ async def regenerate(request: web.Request) -> web.StreamResponse:
     """POST /api/conversations/{id}/regenerate: another reply beside one, as events."""
     services, tenant = _open(request)
     conversation_id = _uuid(request, "conversation_id")
-    asked = await read_json(request, REGENERATE, services.config.server)
+    asked = await read_json(request, REGENERATE)
     events = services.turns.regenerate(
         tenant=tenant,
         conversation_id=conversation_id,
@@ -198,7 +198,7 @@ async def cancel_turn(request: web.Request) -> web.Response:
     services, tenant = _open(request)
     conversation_id = _uuid(request, "conversation_id")
     cancelled = services.turns.cancel(tenant=tenant, conversation_id=conversation_id)
-    return _json({"cancelled": cancelled}, status=202)
+    return json_answer({"cancelled": cancelled}, status=202)
 
 
 async def get_message(request: web.Request) -> web.Response:
@@ -209,7 +209,7 @@ async def get_message(request: web.Request) -> web.Response:
         conversation_id=_uuid(request, "conversation_id"),
         message_id=_uuid(request, "message_id"),
     )
-    return _json(message_fields(message))
+    return json_answer(message_fields(message))
 
 
 async def get_prompt(request: web.Request) -> web.Response:
@@ -220,7 +220,7 @@ async def get_prompt(request: web.Request) -> web.Response:
         conversation_id=_uuid(request, "conversation_id"),
         message_id=_uuid(request, "message_id"),
     )
-    return _json(prompt_fields(prompt, services.tokenizer))
+    return json_answer(prompt_fields(prompt, services.tokenizer))
 
 
 async def explain_prompt(request: web.Request) -> web.Response:
@@ -231,7 +231,7 @@ async def explain_prompt(request: web.Request) -> web.Response:
         conversation_id=_uuid(request, "conversation_id"),
         message_id=_uuid(request, "message_id"),
     )
-    return _json(explanation_fields(explanation))
+    return json_answer(explanation_fields(explanation))
 
 
 def _open(request: web.Request) -> tuple[Services, str]:
@@ -263,9 +263,3 @@ def _limit(text: str | None) -> int:
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= LIST_MAX:
         raise InvalidRequest(f"limit: expected 1 to {LIST_MAX}.", param="limit")
     return int(text[:9])
-
-
-def _json(value: Any, *, status: int = 200) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode(value), content_type="application/json"
-    )

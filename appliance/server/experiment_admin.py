@@ -6,7 +6,7 @@ What may be done is decided in `chat/experimenting.py`. Never: measures, or read
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -24,11 +24,10 @@ from appliance.server.experiment_requests import (
     START,
     STOP,
 )
+from appliance.server.json_answer import json_answer
 from appliance.server.prompt_answers import diff_fields
 from appliance.server.services import SERVICES
 from appliance.store.experiment_records import Experiment
-
-T = TypeVar("T")
 
 
 def add_experiment_routes(router: web.UrlDispatcher) -> None:
@@ -48,29 +47,29 @@ def add_experiment_routes(router: web.UrlDispatcher) -> None:
 async def _list(request: web.Request) -> web.Response:
     """GET: every experiment, the newest first."""
     found = await _deeds(request).experiments.all()
-    return _json({"experiments": [experiment_fields(experiment) for experiment in found]})
+    return json_answer({"experiments": [experiment_fields(experiment) for experiment in found]})
 
 
 async def _draw(request: web.Request) -> web.Response:
     """PUT: what /experiments shows from now on."""
-    asked = await _body(request, PAGES)
+    asked = await read_json(request, PAGES, bytes_max=BODY_BYTES_MAX)
     request.app[SERVICES].experiment_pages.replace(asked.pages)
-    return _json({"pages": len(asked.pages)})
+    return json_answer({"pages": len(asked.pages)})
 
 
 async def _lint(request: web.Request) -> web.Response:
     """POST: what is wrong with a definition."""
-    asked = await _body(request, LINT)
-    return _json(asdict(await _deeds(request).lint(asked.definition)))
+    asked = await read_json(request, LINT, bytes_max=BODY_BYTES_MAX)
+    return json_answer(asdict(await _deeds(request).lint(asked.definition)))
 
 
 async def _create(request: web.Request) -> web.Response:
     """POST: store a draft."""
-    asked = await _body(request, CREATE)
+    asked = await read_json(request, CREATE, bytes_max=BODY_BYTES_MAX)
     experiment, linted = await _deeds(request).create(
         asked.definition, author=asked.author, message=asked.message
     )
-    return _json({"experiment": experiment_fields(experiment), "notes": linted.notes})
+    return json_answer({"experiment": experiment_fields(experiment), "notes": linted.notes})
 
 
 async def _show(request: web.Request) -> web.Response:
@@ -78,7 +77,7 @@ async def _show(request: web.Request) -> web.Response:
     store, name = _deeds(request).experiments, request.match_info["name"]
     experiment = await store.get(name)
     events, counts = await store.events(name), await store.counts(name)
-    return _json(
+    return json_answer(
         {
             "experiment": experiment_fields(experiment),
             "events": [asdict(event) for event in events],
@@ -90,45 +89,45 @@ async def _show(request: web.Request) -> web.Response:
 async def _cost(request: web.Request) -> web.Response:
     """GET ?arm: what shipping an arm would cost live chats."""
     cost = await _deeds(request).cost(request.match_info["name"], request.query.get("arm", ""))
-    return _json({"cost": _cost_fields(cost)})
+    return json_answer({"cost": _cost_fields(cost)})
 
 
 async def _start(request: web.Request) -> web.Response:
     """POST: start it, or let more users in."""
-    asked = await _body(request, START)
+    asked = await read_json(request, START, bytes_max=BODY_BYTES_MAX)
     experiment = await _deeds(request).start(
         request.match_info["name"],
         coverage=asked.coverage,
         author=asked.author,
         message=asked.message,
     )
-    return _json({"experiment": experiment_fields(experiment)})
+    return json_answer({"experiment": experiment_fields(experiment)})
 
 
 async def _pause(request: web.Request) -> web.Response:
     """POST: open no more conversations in an arm."""
-    asked = await _body(request, PAUSE)
+    asked = await read_json(request, PAUSE, bytes_max=BODY_BYTES_MAX)
     paused = await _deeds(request).pause(
         request.match_info["name"], asked.arm, author=asked.author, message=asked.message
     )
-    return _json({"paused": paused})
+    return json_answer({"paused": paused})
 
 
 async def _stop(request: web.Request) -> web.Response:
     """POST: open no more conversations in it."""
-    asked = await _body(request, STOP)
+    asked = await read_json(request, STOP, bytes_max=BODY_BYTES_MAX)
     experiment = await _deeds(request).stop(
         request.match_info["name"],
         author=asked.author,
         message=asked.message,
         report=bytes(asked.report).decode(),
     )
-    return _json({"experiment": experiment_fields(experiment)})
+    return json_answer({"experiment": experiment_fields(experiment)})
 
 
 async def _ship(request: web.Request) -> web.Response:
     """POST: move `production` to an arm's version."""
-    asked = await _body(request, SHIP)
+    asked = await read_json(request, SHIP, bytes_max=BODY_BYTES_MAX)
     shipped = await _deeds(request).ship(
         request.match_info["name"],
         asked.arm,
@@ -137,7 +136,7 @@ async def _ship(request: web.Request) -> web.Response:
         report=bytes(asked.report).decode(),
         confirmed=asked.confirmed,
     )
-    return _json(
+    return json_answer(
         {
             "version": shipped.version,
             "move": None if shipped.move is None else asdict(shipped.move),
@@ -160,14 +159,3 @@ def _deeds(request: web.Request) -> Experimenting:
     services = request.app[SERVICES]
     services.readiness.require_schema()
     return services.experimenting
-
-
-async def _body(request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
-    server = request.app[SERVICES].config.server
-    return await read_json(
-        request, decoder, msgspec.structs.replace(server, body_bytes_max=BODY_BYTES_MAX)
-    )
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -9,7 +9,6 @@ import logging
 import traceback
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from appliance.errors import (
@@ -18,6 +17,7 @@ from appliance.errors import (
     InsufficientMemory,
     InvalidRequest,
 )
+from appliance.server.json_answer import json_answer
 
 log = logging.getLogger("appliance.server")
 
@@ -137,11 +137,7 @@ def log_bug(error: Exception, request_id: str) -> None:
 
 def error_response(error: ApplianceError, request_id: str) -> web.Response:
     """The whole answer for a failure that happened before any byte was sent."""
-    response = web.Response(
-        status=status_of(error),
-        body=msgspec.json.encode(envelope(error, request_id)),
-        content_type="application/json",
-    )
+    response = json_answer(envelope(error, request_id), status=status_of(error))
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         response.headers["Retry-After"] = str(retry_after_s)

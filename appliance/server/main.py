@@ -65,13 +65,16 @@ CUT_WAIT_S = 1.5
 POOL_CLOSE_S = 2.0
 STOP_MARGIN_S = 5.0
 
+BIND_WAIT_S = 10.0
+"""For a database that was there a moment ago, for its migrations."""
+
 
 def run(config: Config, listen_fd: int | None, manager: ServiceManager) -> int:
     """Serve until a signal; returns the exit code.
 
     `listen_fd` is an inherited listening socket; without one, `server.host` and `server.port` are
-    bound. `manager` hears when chats can be answered. Raises ConfigError, ModelError, DatabaseError, or
-    JournalHeld when another server has the data folder.
+    bound. `manager` hears when chats can be answered. Raises ConfigError, ModelError, DatabaseError,
+    JournalHeld when another server has the data folder, or JournalForeign.
     """
     keys = Keys.from_config(config.server)
     if config.database.url is None:
@@ -149,7 +152,8 @@ def _on_signals(drain: Drain, hurry: asyncio.Event) -> None:
 
 
 async def _until_drain(drain: Drain, migrating: asyncio.Task[None]) -> None:
-    """Wait for the drain; raises DatabaseError when this program cannot use the database's schema."""
+    """Wait for the drain; raises DatabaseError when this program cannot use the database's schema, and
+    JournalForeign when turns of another database wait in its journal."""
     begun = drain.ending(started=False)
     await asyncio.wait({begun, migrating}, return_when=asyncio.FIRST_COMPLETED)
     if migrating.done():
@@ -179,6 +183,7 @@ async def _prepare(pool: Pool, services: Services) -> None:
     while True:
         try:
             await migrate(pool)
+            await services.storage.replay.bind(budget_s=BIND_WAIT_S)
             await fill_empty(catalog.registry, PROMPTS_DIR)
             await catalog.reload()
             await trials.reload(experiments)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
+from appliance.server.json_answer import json_answer
 from appliance.server.services import SERVICES
 
 ENGINE_TIMEOUT_S = 2.0
@@ -12,7 +12,7 @@ ENGINE_TIMEOUT_S = 2.0
 
 async def live(_: web.Request) -> web.Response:
     """200 as long as the event loop turns."""
-    return web.Response(body=b'{"live":true}', content_type="application/json")
+    return json_answer({"live": True})
 
 
 async def ready(request: web.Request) -> web.Response:
@@ -30,12 +30,10 @@ async def ready(request: web.Request) -> web.Response:
     engines = services.engine.ready_by_name
     if len(engines) > 1:
         told["engines"] = engines
-    return web.Response(
-        status=503 if reasons else 200,
-        body=msgspec.json.encode(told),
-        content_type="application/json",
-        headers={"Retry-After": "1"} if reasons else {},
-    )
+    answer = json_answer(told, status=503 if reasons else 200)
+    if reasons:
+        answer.headers["Retry-After"] = "1"
+    return answer
 
 
 async def health(request: web.Request) -> web.Response:

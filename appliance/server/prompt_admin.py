@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from appliance.chat.prompt_diff import prompt_diff
@@ -17,6 +16,7 @@ from appliance.chat.prompt_replay import prompt_replay
 from appliance.chat.publishing import publish
 from appliance.prompt.bundle import Bundle
 from appliance.server.body import read_json
+from appliance.server.json_answer import json_answer
 from appliance.server.prompt_answers import diff_fields
 from appliance.server.prompt_requests import (
     BODY_BYTES_MAX,
@@ -31,8 +31,6 @@ from appliance.server.prompt_requests import (
 )
 from appliance.server.services import SERVICES, Services
 from appliance.store.prompt_records import PRODUCTION
-
-T = TypeVar("T")
 
 
 def add_prompt_routes(router: web.UrlDispatcher) -> None:
@@ -50,20 +48,20 @@ async def _names(request: web.Request) -> web.Response:
     """GET: every name that has a version, and those that new conversations may have (`served`)."""
     registry = _services(request).catalog.registry
     served = [label.name for label in await registry.labelled(PRODUCTION)]
-    return _json({"names": await registry.names(), "served": served})
+    return json_answer({"names": await registry.names(), "served": served})
 
 
 async def _publish(request: web.Request) -> web.Response:
     """POST: store a version; says whether it is new."""
     services = _services(request)
-    asked: Publish = await _body(request, PUBLISH)
+    asked: Publish = await read_json(request, PUBLISH, bytes_max=BODY_BYTES_MAX)
     version, is_new = await publish(
         services.catalog.registry,
         _bundle(asked.bundle),
         author=asked.author,
         message=asked.message,
     )
-    return _json({"name": asked.bundle.name, "version": version, "is_new": is_new})
+    return json_answer({"name": asked.bundle.name, "version": version, "is_new": is_new})
 
 
 async def _history(request: web.Request) -> web.Response:
@@ -72,7 +70,7 @@ async def _history(request: web.Request) -> web.Response:
     versions = await registry.versions(name)
     labels, moves = await registry.labels(name), await registry.moves(name)
     shipped = await _services(request).experimenting.experiments.shipped(name)
-    return _json(
+    return json_answer(
         {
             "name": name,
             "versions": [_without_name(version) for version in versions],
@@ -86,14 +84,16 @@ async def _history(request: web.Request) -> web.Response:
 async def _files(request: web.Request) -> web.Response:
     """GET: the files of what a label or the beginning of a version means."""
     bundle = await _found(_services(request), request.match_info["name"], request.match_info["at"])
-    return _json({"name": bundle.name, "version": bundle.version, "files": dict(bundle.files)})
+    return json_answer(
+        {"name": bundle.name, "version": bundle.version, "files": dict(bundle.files)}
+    )
 
 
 async def _move(request: web.Request) -> web.Response:
     """PUT: move a label; `move` is null when it was there already. Serves at once where it is served."""
     services = _services(request)
     name, label = request.match_info["name"], request.match_info["label"]
-    asked: MoveLabel = await _body(request, MOVE_LABEL)
+    asked: MoveLabel = await read_json(request, MOVE_LABEL, bytes_max=BODY_BYTES_MAX)
     registry = services.catalog.registry
     version = await registry.resolve(name, asked.version)
     # A label never stands at what this program cannot serve.
@@ -109,7 +109,7 @@ async def _move(request: web.Request) -> web.Response:
         confirmed=asked.confirmed,
     )
     await services.catalog.reload()
-    return _json(
+    return json_answer(
         {
             "name": name,
             "label": label,
@@ -122,23 +122,23 @@ async def _move(request: web.Request) -> web.Response:
 async def _diff(request: web.Request) -> web.Response:
     """POST: what an edit does to live chats."""
     services = _services(request)
-    asked = await _body(request, DIFF)
+    asked = await read_json(request, DIFF, bytes_max=BODY_BYTES_MAX)
     before, after = await _both(services, asked.before, asked.after)
     prompts = services.turns.prompts
     found = await prompt_diff(prompts.paths, prompts.builder, before, after, days=asked.days)
-    return _json(diff_fields(found))
+    return json_answer(diff_fields(found))
 
 
 async def _replay(request: web.Request) -> web.Response:
     """POST: recorded conversations under both versions."""
     services = _services(request)
-    asked = await _body(request, REPLAY)
+    asked = await read_json(request, REPLAY, bytes_max=BODY_BYTES_MAX)
     before, after = await _both(services, asked.before, asked.after)
     prompts = services.turns.prompts
     found = await prompt_replay(
         prompts.paths, prompts.builder, before, after, conversations=asked.conversations
     )
-    return _json(asdict(found))
+    return json_answer(asdict(found))
 
 
 async def _both(services: Services, before: Reference, after: Reference) -> tuple[Bundle, Bundle]:
@@ -170,16 +170,5 @@ def _services(request: web.Request) -> Services:
     return services
 
 
-async def _body(request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
-    server = request.app[SERVICES].config.server
-    return await read_json(
-        request, decoder, msgspec.structs.replace(server, body_bytes_max=BODY_BYTES_MAX)
-    )
-
-
 def _without_name(row: Any) -> Mapping[str, Any]:
     return {key: value for key, value in asdict(row).items() if key != "name"}
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 
-import msgspec
 from aiohttp import web
 
+from appliance.server.json_answer import json_answer
 from appliance.server.services import SERVICES
 
 
@@ -25,4 +25,4 @@ async def server_status(request: web.Request) -> web.Response:
         "journal": services.storage.state().fields(),
         "index_coverage": services.turns.coverage.shares,
     }
-    return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+    return json_answer(told)

@@ -5,13 +5,15 @@ Owns their form as bytes. Values only; never writes one anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from appliance.errors import JournalDamaged
+from appliance.store.journal_frame import Frame
 from appliance.store.records import FinishedTurn, NewConversation
 from appliance.store.text import storable
 
@@ -109,3 +111,25 @@ def _storable(plain: object) -> object:
 def decode(payload: bytes) -> Entry | DoneEntry:
     """The entry whose bytes these are; raises msgspec.DecodeError for others."""
     return _DECODER.decode(payload)
+
+
+def pending_of(frames: Sequence[Frame]) -> list[tuple[int, Entry]]:
+    """The entries of a journal that no mark says are done, with their numbers, in order.
+
+    Raises JournalDamaged for a whole frame that is no entry.
+    """
+    entries: dict[int, Entry] = {}
+    for one in frames:
+        try:
+            meaning = decode(one.payload)
+        except msgspec.DecodeError as error:
+            raise JournalDamaged(
+                f"frame {one.number} of the journal was written by another version of this program: "
+                "use that one until the journal is empty"
+            ) from error
+        if isinstance(meaning, DoneEntry):
+            for number in meaning.numbers:
+                entries.pop(number, None)
+        else:
+            entries[one.number] = meaning
+    return list(entries.items())

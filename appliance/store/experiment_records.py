@@ -25,6 +25,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Replies of the first `warm_up_minutes` say nothing of the cache:
     it is cold for what is new. `before_days` is how far back the past of a user is looked at.
     `differs_when_cut`: the prompts of the arms are the same until messages are cut.
+    `differs_when_opened`: their greetings are not, which a user sees before anything is sent.
     """
 
     primary: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     before_days: int = 14
     days: int = 14
     differs_when_cut: bool = False
+    differs_when_opened: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import asyncpg
 
@@ -22,7 +23,7 @@ from appliance.store.experiment_records import (
     read_event,
     read_experiments,
 )
-from appliance.store.pool import Connection, Pool, retried, retried_write
+from appliance.store.pool import Connection, Pool, retried, retried_deed
 from appliance.store.prompt_records import checked_author, checked_message
 from appliance.store.queries import load_queries
 
@@ -59,6 +60,26 @@ async def store_end(
 def not_running(name: str, state: State) -> Conflict:
     """Why an experiment cannot be ended."""
     return Conflict(f"{name} does not run: only a running experiment can be {state}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deed:
+    """What is done to an experiment, as its event tells it. Raises InvalidRequest for who or why."""
+
+    name: str
+    kind: str
+    arm: str | None = None
+    author: str
+    message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "author", checked_author(self.author))
+        object.__setattr__(self, "message", checked_message(self.message))
+
+    @property
+    def event(self) -> tuple[str | None, ...]:
+        """The parameters of the query `was_done`, in its order."""
+        return (self.name, self.kind, self.arm, self.author, self.message)
 
 
 class Experiments:
@@ -123,11 +144,14 @@ class Experiments:
 
     async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
         """Store a draft; raises Conflict where the name is taken."""
+        deed = _Deed(name=experiment.name, kind="created", author=author, message=message)
 
         async def operation(connection: Connection) -> bool:
-            return await store_draft(connection, experiment, author=author, message=message)
+            return await store_draft(
+                connection, experiment, author=deed.author, message=deed.message
+            )
 
-        if not await self._write(operation):
+        if not await self._write(deed, operation):
             raise Conflict(f"there is an experiment {experiment.name!r} already: take another name")
 
     async def start(
@@ -142,22 +166,21 @@ class Experiments:
         """Let users in from now on, with another `coverage` than the draft's where one is given. `check`
         sees all experiments, and raises where this one would get in the way of another; no other is
         started meanwhile. Raises Conflict unless it is a draft."""
-        who, why = checked_author(author), checked_message(message)
+        deed = _Deed(name=name, kind="started", author=author, message=message)
 
         async def operation(connection: Connection) -> bool:
             await connection.execute(QUERIES["lock_experiments"])
             check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
             query = QUERIES["start_experiment"]
-            return bool(await connection.fetchval(query, name, coverage, who, why))
+            return bool(await connection.fetchval(query, name, coverage, deed.author, deed.message))
 
-        if not await self._write(operation):
+        if not await self._write(deed, operation):
             raise Conflict(f"{name} has been started before: only a draft can be started")
 
     async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
         """Let in a larger share of its users; raises Conflict where it is no larger, or does not run."""
-        if not await self._change(
-            "ramp_experiment", name, coverage, checked_author(author), checked_message(message)
-        ):
+        deed = _Deed(name=name, kind="ramped", author=author, message=message)
+        if not await self._change("ramp_experiment", coverage, deed):
             raise Conflict(
                 f"{name} does not run, or lets in as many users already: a ramp only adds users, since "
                 "those who were let in have seen the difference"
@@ -165,9 +188,8 @@ class Experiments:
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
         """Open no more conversations in an arm; False when it is paused already or does not run."""
-        return await self._change(
-            "pause_arm", name, arm, checked_author(author), checked_message(message)
-        )
+        deed = _Deed(name=name, kind="paused", arm=arm, author=author, message=message)
+        return await self._change("pause_arm", arm, deed)
 
     async def end(
         self,
@@ -180,32 +202,33 @@ class Experiments:
         report: str | None,
     ) -> None:
         """As `store_end`, by itself; raises Conflict where it does not run."""
+        deed = _Deed(name=name, kind=state, arm=arm, author=author, message=message)
+        who: dict[str, str] = {"author": deed.author, "message": deed.message}
 
         async def operation(connection: Connection) -> bool:
-            return await store_end(
-                connection, name, state, arm=arm, author=author, message=message, report=report
-            )
+            return await store_end(connection, name, state, arm=arm, report=report, **who)
 
-        if not await self._write(operation):
+        if not await self._write(deed, operation):
             raise not_running(name, state)
 
-    async def _change(self, query: str, *arguments: object) -> bool:
+    async def _change(self, query: str, value: object, deed: _Deed) -> bool:
+        change = (deed.name, value, deed.author, deed.message)
+
         async def operation(connection: Connection) -> bool:
-            return bool(await connection.fetchval(QUERIES[query], *arguments))
+            return bool(await connection.fetchval(QUERIES[query], *change))
 
-        return await self._write(operation)
+        return await self._write(deed, operation)
 
-    async def _write(self, operation: Callable[[Connection], Awaitable[bool]]) -> bool:
-        """Whether it changed something. A try after one whose answer was lost finds that done: only the
-        first that is answered can say that there was nothing to change."""
-        tries = 0
+    async def _write(self, deed: _Deed, operation: Callable[[Connection], Awaitable[bool]]) -> bool:
+        """Whether it was done. A try after one whose answer was lost finds nothing left to change: the
+        event that is stored with it says whether that is its own work."""
 
-        async def once(connection: Connection) -> bool:
-            nonlocal tries
-            tries += 1
-            return await operation(connection) or tries > 1
+        async def once(connection: Connection, is_again: bool) -> bool:
+            if await operation(connection):
+                return True
+            return is_again and bool(await connection.fetchval(QUERIES["was_done"], *deed.event))
 
-        return await retried_write(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
+        return await retried_deed(self._pool, once, budget_s=WRITE_RETRY_S, jitter=self._jitter)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         async def operation(connection: Connection) -> Sequence[asyncpg.Record]:

@@ -7,6 +7,7 @@ share one fsync. Never: decides what goes into it, or writes to the database.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
-from appliance.errors import JournalDamaged, JournalFull, StorageUnavailable
-from appliance.store.entries import DoneEntry, Entry, decode, encode, storable_entry
-from appliance.store.journal_file import JournalFile
-from appliance.store.journal_frame import OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Frame
+from appliance.errors import JournalDamaged, JournalForeign, JournalFull, StorageUnavailable
+from appliance.store.entries import DoneEntry, Entry, encode, pending_of, storable_entry
+from appliance.store.journal_aside import Refusal, keep_refused
+from appliance.store.journal_file import FILE_NAME, JournalFile
+from appliance.store.journal_frame import HEADER_BYTES, OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
 from appliance.store.overlay import Overlay
 from appliance.store.records import Conversation, StoredTurn
 
@@ -38,15 +38,6 @@ SLACK_SHARE = 8
 """One part in so many of the limit is as much: a small journal is not full of what is finished."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """An entry that the database refused for good, and why."""
-
-    number: int
-    entry: Entry
-    reason: str
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
     entry: Entry
@@ -59,6 +50,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         """Open it and hold what it has. Raises JournalHeld, JournalDamaged, OSError."""
+        self.folder = folder
         self._file = JournalFile(folder, bytes_max=bytes_max)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._waiting: list[_Waiting] = []
@@ -82,6 +74,11 @@ class Journal:
         if len(self.overlay):
             log.warning("journal_found", extra={"entries": len(self.overlay)})
             self.changed.set()
+
+    @property
+    def key(self) -> bytes:
+        """What the frames of its file are made with."""
+        return self._file.key
 
     @property
     def used_bytes(self) -> int:
@@ -136,14 +133,48 @@ class Journal:
                     lambda: self._file.rewrite([(number, encode(entry)) for number, entry in kept])
                 )
 
+    async def bind(self, database: str) -> None:
+        """Hold it to one database: what waits goes to no other. Raises JournalForeign."""
+        if self._file.database == database:
+            return
+        if len(self.overlay) and self._file.database is not None:
+            raise JournalForeign(
+                f"{self.folder}: {len(self.overlay)} entries wait for the database whose schema was made "
+                f"at {self._file.database}, and this is one of {database}: name the right one, or move "
+                f"{FILE_NAME} away and write it there later, with `appliance db journal replay --from`"
+            )
+        async with self._one_at_a_time:
+            await self._on_disk(lambda: self._file.bind(database))
+
+    async def put_back(self, entries: Sequence[Entry]) -> int:
+        """Let entries that were kept aside wait again, among the others by their times; how many did not
+        yet. All or none. Raises JournalFull, OSError."""
+        async with self._one_at_a_time:
+            before = list(self.overlay.pending())
+            known = {one.identity for _, one in before}
+            new: dict[Hashable, Entry] = {}
+            for one in entries:
+                if one.identity not in known:
+                    new.setdefault(one.identity, one)
+            merged = heapq.merge((one for _, one in before), sorted(new.values(), key=_at), key=_at)
+            after = list(enumerate(merged, self._file.next_number))
+            payloads = [(number, encode(one)) for number, one in after]
+            sizes = {number: len(payload) + OVERHEAD_BYTES for number, payload in payloads}
+            if HEADER_BYTES + sum(sizes.values()) > self.bytes_max:
+                raise JournalFull(
+                    f"{len(new)} entries more do not fit: database.journal_bytes is {self.bytes_max}"
+                )
+            await self._on_disk(lambda: self._file.rewrite(payloads))
+            self.overlay.remove([number for number, _ in before])
+            for number, one in after:
+                self.overlay.add(number, one)
+            self._sizes, self._pending_bytes = sizes, sum(sizes.values())
+            self.changed.set()
+            return len(new)
+
     async def keep_refused(self, refusals: Sequence[Refusal]) -> None:
         """Write down aside, for a person to read, what the database will never take. Raises OSError."""
-        lines = b"".join(
-            msgspec.json.encode({"number": one.number, "reason": one.reason, "entry": one.entry})
-            + b"\n"
-            for one in refusals
-        )
-        await self._on_disk(lambda: self._file.keep_refused(lines))
+        await self._on_disk(lambda: keep_refused(self.folder, refusals))
         log.error(
             "journal_entries_refused",
             extra={"entries": len(refusals), "reason": refusals[0].reason},
@@ -205,28 +236,11 @@ class Journal:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def pending_of(frames: Sequence[Frame]) -> list[tuple[int, Entry]]:
-    """The entries of a journal that no mark says are done, with their numbers, in order.
-
-    Raises JournalDamaged for a whole frame that is no entry.
-    """
-    entries: dict[int, Entry] = {}
-    for one in frames:
-        try:
-            meaning = decode(one.payload)
-        except msgspec.DecodeError as error:
-            raise JournalDamaged(
-                f"frame {one.number} of the journal was written by another version of this program: "
-                "use that one until the journal is empty"
-            ) from error
-        if isinstance(meaning, DoneEntry):
-            for number in meaning.numbers:
-                entries.pop(number, None)
-        else:
-            entries[one.number] = meaning
-    return list(entries.items())
-
-
 def oldest_s(at: datetime | None, now: datetime) -> float:
     """How long the oldest entry waits, in seconds; 0 of none."""
     return 0.0 if at is None else max((now - at).total_seconds(), 0.0)
+
+
+def _at(entry: Entry) -> datetime:
+    assert entry.at is not None, "an entry in the journal has its time"
+    return entry.at

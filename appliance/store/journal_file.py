@@ -1,21 +1,23 @@
 """The journal's folder on disk: one file of frames, held by one process.
 
-Owns the lock, the order of frames, and what is kept aside. What `append` has returned for is on the
+Owns the lock and the order of frames. What `append` has returned for is on the
 disk. Plain calls that block; whoever uses it takes care that one runs at a time. Never: reads what
 a payload means.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.durable import put_file, replace_file, sync_folder, write_all
+from appliance.durable import put_file, replace_file, sync_folder, write_all_at
 from appliance.errors import JournalDamaged, JournalFull, JournalHeld
 from appliance.file_lock import FileLock, Holder, LockTaken
+from appliance.store.journal_aside import set_aside, set_torn_aside
 from appliance.store.journal_frame import (
     HEADER_BYTES,
     KEY_BYTES,
@@ -26,15 +28,13 @@ from appliance.store.journal_frame import (
     header,
     scan,
 )
+from appliance.store.journal_label import LABEL_NAME, Label, read_label, write_label
 
 log = logging.getLogger("appliance.store")
 
 FILE_NAME = "turns"
 LOCK_NAME = "lock"
 PURPOSE = "another server"
-REFUSED_NAME = "refused.jsonl"
-DAMAGED_PREFIX = "damaged-"
-TORN_PREFIX = "torn-"
 
 RESERVE_BYTES = 16 << 20
 """Space that is taken from the disk ahead: turns that run when it fills up still find room."""
@@ -48,7 +48,7 @@ class JournalFile:
 
     frames: tuple[Frame, ...]
     _file: int
-    _key: bytes
+    _label: Label
     _end: int
     _last: int
     _reserved: int
@@ -81,6 +81,25 @@ class JournalFile:
             left = min(left, self._reserved - MARKS_BYTES - self._end)
         return max(left, 0)
 
+    @property
+    def database(self) -> str | None:
+        """Where its entries belong; None: not known yet."""
+        return self._label.database
+
+    @property
+    def next_number(self) -> int:
+        """What the next frame will have."""
+        return self._last + 1
+
+    @property
+    def key(self) -> bytes:
+        """What its frames are made with."""
+        return self._label.key
+
+    def bind(self, database: str) -> None:
+        """Write down where its entries belong, as far as the disk allows."""
+        self._put_label(Label(key=self._label.key, database=database))
+
     def append(self, payloads: Sequence[bytes]) -> list[int]:
         """Write entries as frames in this order; returns their numbers once they are on the disk.
 
@@ -109,28 +128,18 @@ class JournalFile:
     def rewrite(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Replace the file by one with these numbered payloads alone; all or nothing. Raises OSError.
 
-        The numbers go on from what they were.
+        The numbers go on from what they were, or from the last of these.
         """
-        content, key = _content(frames)
+        content = _content(self._label.key, frames)
         old, self._file = self._file, put_file(self._path, content)
-        self._key, self._end, self._reserved = key, len(content), len(content)
+        self._end = self._reserved = len(content)
+        self._last = max([self._last, *(number for number, _ in frames)])
         # Until its name is on the disk, what is appended to it could go with it.
         self._is_suspect = True
         os.close(old)
         sync_folder(self._folder)
         self._is_suspect = False
         self._reserve(0)
-
-    def keep_refused(self, lines: bytes) -> None:
-        """Add lines to the file of entries that the database refused. On the disk when it returns."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._folder / REFUSED_NAME, flags, 0o600)
-        try:
-            write_all(descriptor, lines)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        sync_folder(self._folder)
 
     def close(self) -> None:
         """Give up file and lock."""
@@ -139,45 +148,53 @@ class JournalFile:
 
     def _recovered(self) -> Scan:
         """What the file holds; what is no frame is kept aside and reported."""
+        label = read_label(self._folder)
+        spare_key = None if label is None else label.key
+        new = header(spare_key or secrets.token_bytes(KEY_BYTES))
         if not self._path.exists():
-            replace_file(self._path, header(secrets.token_bytes(KEY_BYTES)))
+            replace_file(self._path, new)
         data = self._path.read_bytes()
         try:
-            found = scan(data)
+            found = scan(data, spare_key=spare_key)
         except JournalDamaged:
-            self._set_aside(data, 0)
-            replace_file(self._path, header(secrets.token_bytes(KEY_BYTES)))
-            return scan(self._path.read_bytes())
+            set_aside(self._folder, data, 0)
+            replace_file(self._path, new)
+            found = scan(new)
+        else:
+            found = self._mended(data, found)
+        if label is not None and label.key == found.key:
+            self._label = label
+        else:
+            database = None if label is None else label.database
+            self._put_label(Label(key=found.key, database=database))
+        return found
+
+    def _mended(self, data: bytes, found: Scan) -> Scan:
+        """The file without what is no frame in it."""
         if found.torn_bytes:
-            self._set_torn_aside(data[found.end : found.end + found.torn_bytes], found.end)
+            set_torn_aside(self._folder, data[found.end : found.end + found.torn_bytes], found.end)
         for start, end in found.damaged:
-            self._set_aside(data[start:end], start)
+            set_aside(self._folder, data[start:end], start)
         if all(start == found.end for start, _ in found.damaged):
             return found
-        content, _ = _content([(one.number, one.payload) for one in found.frames])
+        content = _content(found.key, [(one.number, one.payload) for one in found.frames])
         replace_file(self._path, content)
         return scan(content)
 
-    def _set_aside(self, data: bytes, start: int) -> None:
-        name = f"{DAMAGED_PREFIX}{start}-{secrets.token_hex(4)}"
-        replace_file(self._folder / name, data)
-        log.error("journal_damaged", extra={"bytes": len(data), "offset": start, "kept_as": name})
-
-    def _set_torn_aside(self, data: bytes, start: int) -> None:
-        """Keep what was most likely never acknowledged: a damaged length looks the same, and whoever
-        misses a turn finds its bytes. On a full disk they are let go: the server is to start."""
-        name = f"{TORN_PREFIX}{start}-{secrets.token_hex(4)}"
-        extra: dict[str, object] = {"bytes": len(data), "offset": start, "kept_as": name}
+    def _put_label(self, label: Label) -> None:
+        """On a full disk there is none rather than one that is no longer true: the server is to start."""
+        self._label = label
         try:
-            replace_file(self._folder / name, data)
+            write_label(self._folder, label)
         except OSError as error:
-            extra |= {"kept_as": None, "error": type(error).__name__}
-        log.warning("journal_tail_cut", extra=extra)
+            log.warning("journal_label_not_written", extra={"error": type(error).__name__})
+            with contextlib.suppress(OSError):
+                (self._folder / LABEL_NAME).unlink()
 
     def _take(self, found: Scan) -> None:
         """Go on with the file as it was just scanned: what follows its frames is cut off."""
         self.frames = found.frames
-        self._key, self._end = found.key, found.end
+        self._end = found.end
         self._last = found.frames[-1].number if found.frames else 0
         self._file = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._is_suspect = False
@@ -195,11 +212,11 @@ class JournalFile:
             raise JournalFull("the journal cannot grow: the disk is full")
         numbers = list(range(self._last + 1, self._last + 1 + len(payloads)))
         data = b"".join(
-            frame(self._key, number, payload)
+            frame(self._label.key, number, payload)
             for number, payload in zip(numbers, payloads, strict=True)
         )
         try:
-            _write_all_at(self._file, data, self._end)
+            write_all_at(self._file, data, self._end)
         except OSError:
             self._cut()
             raise
@@ -256,9 +273,11 @@ def read_journal(folder: Path) -> Scan | None:
     Raises JournalDamaged, OSError.
     """
     try:
-        return scan((folder / FILE_NAME).read_bytes())
+        data = (folder / FILE_NAME).read_bytes()
     except FileNotFoundError:
         return None
+    label = read_label(folder)
+    return scan(data, spare_key=None if label is None else label.key)
 
 
 def holder_of(folder: Path) -> Holder | None:
@@ -275,14 +294,6 @@ def _locked(folder: Path) -> FileLock:
     return lock
 
 
-def _content(frames: Sequence[tuple[int, bytes]]) -> tuple[bytes, bytes]:
-    """(a whole file, its key) of numbered payloads."""
-    key = secrets.token_bytes(KEY_BYTES)
-    return header(key) + b"".join(frame(key, *one) for one in frames), key
-
-
-def _write_all_at(descriptor: int, data: bytes, place: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, place)
-        view, place = view[written:], place + written
+def _content(key: bytes, frames: Sequence[tuple[int, bytes]]) -> bytes:
+    """A whole file of numbered payloads."""
+    return header(key) + b"".join(frame(key, *one) for one in frames)

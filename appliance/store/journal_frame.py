@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance.errors import JournalDamaged
 
@@ -43,7 +43,8 @@ class Frame:
 class Scan:
     """What a file holds. `end` is where its last frame ends and the next is to be written.
 
-    `damaged` are the stretches [start, end) that are no frame, between frames or behind the last.
+    `damaged` are the stretches [start, end) that are no frame, between frames or behind the last; the
+    header too, where the frames were found all the same.
     `torn_bytes` follow the last frame and look like the begin of another: most likely what was being
     written when the process or the machine died, and nobody was told of.
     """
@@ -67,14 +68,30 @@ def frame(key: bytes, number: int, payload: bytes) -> bytes:
     return _HEAD.pack(MAGIC, len(payload), number, _digest(key, number, payload)) + payload
 
 
-def scan(data: bytes) -> Scan:
-    """Read a whole file; raises JournalDamaged when it does not begin as a journal."""
-    if not data.startswith(TITLE) or len(data) < HEADER_BYTES:
+def scan(data: bytes, *, spare_key: bytes | None = None) -> Scan:
+    """Read a whole file; `spare_key` is the key as it is kept elsewhere, for a header that is damaged.
+
+    Raises JournalDamaged when it neither begins as a journal nor has a frame of one.
+    """
+    if len(data) < HEADER_BYTES:
         raise JournalDamaged("the file does not begin with a journal's header")
     key = data[len(TITLE) : HEADER_BYTES]
+    found = scan_part(data, key, HEADER_BYTES)
+    if spare_key is not None and spare_key != key and (found.damaged or found.torn_bytes):
+        spare = scan_part(data, spare_key, HEADER_BYTES)
+        found = spare if len(spare.frames) > len(found.frames) else found
+    if data.startswith(TITLE) and found.key == key:
+        return found
+    if not found.frames:
+        raise JournalDamaged("the file does not begin with a journal's header")
+    return replace(found, damaged=((0, HEADER_BYTES), *found.damaged))
+
+
+def scan_part(data: bytes, key: bytes, place: int = 0) -> Scan:
+    """What there is of frames with this key, from this place on."""
     frames: list[Frame] = []
     damaged: list[tuple[int, int]] = []
-    place, number = HEADER_BYTES, 0
+    number = 0
     while True:
         found = _frame_at(data, place, key, number)
         if found is None:

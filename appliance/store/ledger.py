@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from appliance.errors import InvalidRequest, NotFound
-from appliance.store.pool import Connection, Pool, retried, retried_write
+from appliance.store.pool import Connection, Pool, retried, retried_deed, retried_write
 from appliance.store.queries import load_queries
 from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
@@ -210,20 +210,17 @@ class Ledger:
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""
-        tries = 0
 
-        async def operation(connection: Connection) -> None:
-            nonlocal tries
-            tries += 1
+        async def operation(connection: Connection, is_again: bool) -> None:
             # Two statements: the second sees what was appended while the first waited for the lock.
             status = await connection.execute(
                 QUERIES["delete_conversation"], tenant, conversation_id
             )
-            if status == "DELETE 0" and tries == 1:
+            if status == "DELETE 0" and not is_again:
                 raise NotFound(f"no conversation {conversation_id}")
             await connection.execute(QUERIES["delete_messages"], tenant, conversation_id)
 
-        await self._write(operation)
+        await self._do(operation)
 
     async def delete_branch(
         self, tenant: str, conversation_id: UUID, message_id: UUID
@@ -234,16 +231,13 @@ class Ledger:
         the parent itself; of the whole conversation when a root was removed). A removed anchor is unset.
         A conversation that loses what prompts began with is untraceable from then on (`Past`).
         """
-        tries = 0
 
-        async def operation(connection: Connection) -> Conversation:
-            nonlocal tries
-            tries += 1
+        async def operation(connection: Connection, is_again: bool) -> Conversation:
             return await _delete_branch(
-                connection, tenant, conversation_id, message_id, again=tries > 1
+                connection, tenant, conversation_id, message_id, is_again=is_again
             )
 
-        return await self._write(operation)
+        return await self._do(operation)
 
     def require_room(self, turns: int) -> None:
         """Raise StorageUnavailable when so many turns that now begin could not be stored anywhere."""
@@ -278,6 +272,10 @@ class Ledger:
         budget_s = self._write_retry_s
         return await retried_write(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
 
+    async def _do(self, operation: Callable[[Connection, bool], Awaitable[T]]) -> T:
+        budget_s = self._write_retry_s
+        return await retried_deed(self._pool, operation, budget_s=budget_s, jitter=self._jitter)
+
 
 async def _get(connection: Connection, tenant: str, conversation_id: UUID) -> Conversation:
     row = await connection.fetchrow(QUERIES["get_conversation"], tenant, conversation_id)
@@ -287,7 +285,7 @@ async def _get(connection: Connection, tenant: str, conversation_id: UUID) -> Co
 
 
 async def _delete_branch(
-    connection: Connection, tenant: str, conversation_id: UUID, message_id: UUID, *, again: bool
+    connection: Connection, tenant: str, conversation_id: UUID, message_id: UUID, *, is_again: bool
 ) -> Conversation:
     key = (tenant, conversation_id)
     row = await connection.fetchrow(QUERIES["lock_conversation"], *key)
@@ -296,7 +294,7 @@ async def _delete_branch(
     before = read_conversation(row)
     top = await connection.fetchrow(QUERIES["get_message"], *key, message_id)
     if top is None:
-        if again:
+        if is_again:
             return before
         raise NotFound(f"no message {message_id} in conversation {conversation_id}")
     rows = await connection.fetch(QUERIES["delete_branch"], *key, message_id)

@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import resources
 
 import asyncpg
@@ -141,6 +142,13 @@ async def rehearse(pool: Pool, migrations: Sequence[Migration] | None = None) ->
         finally:
             await transaction.rollback()
     return Rehearsed(version=version, missing=tuple(missing))
+
+
+async def made_at(connection: Connection) -> str:
+    """When the schema of a database was first made, to the microsecond: tells it, and every copy of it
+    however that was made, from all others. Raises what asyncpg raises where there is no schema."""
+    made: datetime = await connection.fetchval(QUERIES["made_at"])
+    return made.astimezone(UTC).isoformat()
 
 
 async def _missing(

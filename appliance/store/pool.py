@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -131,7 +131,7 @@ async def transacted(pool: Pool) -> AsyncIterator[Connection]:
             status = await connection.execute("COMMIT")
             assert status == "COMMIT", "a statement's failure was passed over"
         except (TimeoutError, asyncio.CancelledError):
-            connection.terminate()  # it may never answer, and is to commit nothing once it goes on
+            _end(connection)  # it may never answer, and is to commit nothing once it goes on
             raise
         except BaseException:
             await _rolled_back(connection)
@@ -144,6 +144,12 @@ async def _rolled_back(connection: Connection) -> None:
         if connection.is_in_transaction():
             await connection.execute("ROLLBACK")
     except DatabaseFailure:
+        _end(connection)
+
+
+def _end(connection: Connection) -> None:
+    # One that was lost the pool has taken back already: there is nothing left to end.
+    with suppress(asyncpg.InterfaceError):
         connection.terminate()
 
 
@@ -171,10 +177,31 @@ async def retried_write(
     jitter: random.Random,
 ) -> T:
     """What `operation` writes in one transaction, another one at each try; see `retrying`."""
+    return await retried_deed(
+        pool, lambda connection, _: operation(connection), budget_s=budget_s, jitter=jitter
+    )
+
+
+async def retried_deed(
+    pool: Pool,
+    operation: Callable[[Connection, bool], Awaitable[T]],
+    *,
+    budget_s: float,
+    jitter: random.Random,
+) -> T:
+    """As `retried_write`, for what can be done once only.
+
+    From its second try on `operation` is told so (True): the one before may have done it and lost the
+    answer, so that there is nothing left to do.
+    """
+    tries = 0
 
     async def once() -> T:
+        nonlocal tries
+        tries += 1
+        is_again = tries > 1
         async with transacted(pool) as connection:
-            return await operation(connection)
+            return await operation(connection, is_again)
 
     return await retrying(once, budget_s=budget_s, jitter=jitter)
 

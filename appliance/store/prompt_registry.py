@@ -145,13 +145,21 @@ class PromptRegistry:
         if seen == version and protect is None:
             return None
         change = (name, label, version, seen, protect, who, why, confirmed)
+        tries = 0
 
         async def operation(connection: Connection) -> LabelMove | None:
+            nonlocal tries
+            tries += 1
             row = await connection.fetchrow(QUERIES["move_label"], *change)
             if row is not None:
                 if also is not None:
                     await also(connection)
                 return read_move(row)
+            if tries > 1:
+                made = (name, label, version, seen, who, why)
+                row = await connection.fetchrow(QUERIES["move_made"], *made)
+                if row is not None:  # `also` was done with it
+                    return read_move(row)
             now = await connection.fetchrow(QUERIES["get_label"], name, label)
             _refuse(name, label, version, seen, None if now is None else read_label(now), protect)
             return None

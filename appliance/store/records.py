@@ -228,8 +228,9 @@ class NewConversation:
     """A conversation to be opened, with its greetings as siblings, the first of them shown.
 
     `prompt_version` is that of the character whose greetings they are, or of the arm of its `trial`; None
-    without either. `user` is who talks, None: the tenant. The id and the time (UTC) are chosen by the
-    caller: opening the same one again changes nothing.
+    without either. `user` is who talks, None: the tenant. `exposes`: the greetings are others than in the
+    other arms of its `trial`. The id and the time (UTC) are chosen by the caller: opening the same one
+    again changes nothing.
     """
 
     tenant: str
@@ -242,6 +243,7 @@ class NewConversation:
     prompt_version: str | None = None
     user: str | None = None
     trial: Trial | None = None
+    exposes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

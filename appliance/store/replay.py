@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from appliance.database_failure import DatabaseFailure
 from appliance.errors import ApplianceError
 from appliance.store.entries import Entry, Key
-from appliance.store.journal import Journal, Refusal
-from appliance.store.pool import Pool
-from appliance.store.retry import reason
+from appliance.store.journal import Journal
+from appliance.store.journal_aside import Refusal
+from appliance.store.migrate import made_at
+from appliance.store.pool import Pool, acquired
+from appliance.store.retry import reason, retrying
 from appliance.store.turn_batch import (
     BatchLimits,
     Outcome,
@@ -79,14 +81,23 @@ class Replay:
                 await self._once()
             except Exception as error:
                 # A disk that takes no mark, or a bug: the entries stay, and the next try is another one.
-                told = None if isinstance(error, OSError) else error
-                log.error(
-                    "journal_not_replayed", extra={"error": type(error).__name__}, exc_info=told
-                )
+                told = None if isinstance(error, OSError | ApplianceError) else error
+                log.error("journal_not_replayed", extra={"reason": _words(error)}, exc_info=told)
                 await self._pause()
 
+    async def bind(self, *, budget_s: float) -> None:
+        """Hold the journal to this database, for what will wait in it.
+
+        Raises JournalForeign where another's entries wait, StorageUnavailable when the database is away
+        for so long.
+        """
+        await retrying(self._bind, budget_s=budget_s, jitter=self._jitter)
+
     async def drain(self, wait_s: float) -> Replayed:
-        """Replay until nothing waits, or until nothing could be written for so long. Raises OSError."""
+        """Replay until nothing waits, or until nothing could be written for so long.
+
+        Raises JournalForeign, OSError.
+        """
         clock = asyncio.get_running_loop().time
         entries, refused, until = 0, 0, clock() + wait_s
         while len(self._journal.overlay) and clock() < until:
@@ -107,11 +118,13 @@ class Replay:
             await self._pause()
 
     async def step(self) -> Replayed | None:
-        """Write one batch; None when nothing could be written. Raises OSError, JournalFull."""
+        """Write one batch; None when nothing could be written. Raises OSError, JournalFull, and
+        JournalForeign where the database is not the one that the entries wait for."""
         batch = self._next()
         if not batch:
             return None
         try:
+            await self._bind()
             outcomes = await write_batch(self._pool, [entry for _, entry in batch], self.tally)
         except DatabaseFailure as error:
             self._gate.close(error)
@@ -121,6 +134,12 @@ class Replay:
         if done is not None:
             self._pause_s = PROBE_MIN_S
         return done
+
+    async def _bind(self) -> None:
+        # Asked each time: behind one name there may be another database than a moment ago.
+        async with acquired(self._pool) as connection:
+            database = await made_at(connection)
+        await self._journal.bind(database)
 
     def _next(self) -> list[tuple[int, Entry]]:
         """The next batch. Who was held is tried again alone, and when there is nothing else: its lock is

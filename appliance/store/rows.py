@@ -62,6 +62,7 @@ def open_arguments(opened: NewConversation) -> tuple[object, ...]:
         [greeting.speaker for greeting in greetings],
         opened.user,
         *((None, None) if opened.trial is None else (opened.trial.experiment, opened.trial.arm)),
+        opened.exposes,
     )
 
 

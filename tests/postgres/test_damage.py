@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.throwaway import ThrowAway
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, StepKind
+from appliance.dbops.repair.empty_page import empty_page, page_checksum
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import count_rows
 from appliance.dbops.snapshot.inspect import read_snapshot
@@ -139,6 +141,7 @@ async def test_a_page_that_was_given_up_leaves_no_entry_in_an_index_and_is_told_
     connection = await damaged.connect()
     await check_no_row_is_taken_for_a_lost_one(connection, "lost")
     await check_no_text_is_taken_for_a_lost_one(connection)
+    await check_no_row_that_nobody_wrote_is_seen(connection)
     await connection.close()
     assert await found(damaged) == []
     # An index's name alone says neither where it is nor that it is damaged still.
@@ -147,6 +150,46 @@ async def test_a_page_that_was_given_up_leaves_no_entry_in_an_index_and_is_told_
         file.write('ERROR:  index "hidden_pkey" contains corrupted page at block 1\n')
     told = [(one.database, one.index) for one in await found(damaged)]
     assert told == [("bare", "hidden_pkey")]
+
+
+async def check_no_row_that_nobody_wrote_is_seen(connection: Connection) -> None:
+    """All of the table was visible to all before its page was given up, and an index-only scan asks no
+    page about its rows that still is so."""
+    page = f"ctid >= '({DAMAGED_PAGE},0)' AND ctid < '({DAMAGED_PAGE + 1},0)'"
+    await connection.execute(
+        f"BEGIN; INSERT INTO hidden SELECT n, {TEXT} FROM generate_series(9001, 9100) AS n"
+    )
+    assert await connection.fetchval(f"SELECT count(*) FROM hidden WHERE {page}") > 0
+    await connection.execute("ROLLBACK; SET enable_seqscan = off; SET enable_bitmapscan = off")
+    count = "SELECT count(n) FROM hidden WHERE n > 9000"
+    plan = await connection.fetch(f"EXPLAIN {count}")
+    assert any("Index Only Scan" in row[0] for row in plan), plan
+    assert await connection.fetchval(count) == 0
+
+
+@pytest.mark.parametrize("block", [0, DAMAGED_PAGE, (1 << 32) - 2])
+async def test_an_empty_page_has_the_checksum_of_its_place(damaged: Drill, block: int) -> None:
+    page = empty_page(PAGE_BYTES, block, little_endian=True)
+    connection = await damaged.connect()
+    header = await connection.fetchrow("SELECT * FROM page_header($1)", page)
+    told = await connection.fetchval("SELECT page_checksum($1, $2)", page, block)
+    await connection.close()
+    assert header is not None
+    assert header["checksum"] == told
+    assert (header["flags"], header["lower"], header["upper"]) == (4, 24, PAGE_BYTES)
+    noise = random.Random(block).randbytes(PAGE_BYTES)
+    noise = noise[:8] + bytes(2) + noise[10:]
+    assert page_checksum(noise, block, little_endian=True) == await checksum_of(
+        damaged, noise, block
+    )
+
+
+async def checksum_of(drill: Drill, page: bytes, block: int) -> int:
+    """As the server's own extension computes it."""
+    connection = await drill.connect()
+    found: int = await connection.fetchval("SELECT page_checksum($1, $2)", page, block)
+    await connection.close()
+    return found & 0xFFFF
 
 
 async def check_no_text_is_taken_for_a_lost_one(connection: Connection) -> None:

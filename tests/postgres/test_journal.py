@@ -14,7 +14,8 @@ import pytest
 
 from appliance.errors import InvalidRequest, NotFound, StorageUnavailable
 from appliance.store.entries import Entry, Key
-from appliance.store.journal_file import REFUSED_NAME, read_journal
+from appliance.store.journal_aside import REFUSED_NAME
+from appliance.store.journal_file import read_journal
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene

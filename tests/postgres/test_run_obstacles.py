@@ -278,6 +278,33 @@ async def test_where_alter_system_is_forbidden_nothing_is_put_back_that_was_not_
     await aged.execute_each("postgres", "SELECT pg_reload_conf()")
 
 
+async def test_a_run_is_not_over_while_its_last_try_of_a_write_fails_whatever_for(
+    aged: Drill, tmp_path: Path
+) -> None:
+    await repair(aged.cluster.directory, tmp_path, POLICY)
+    await aged.execute_each(
+        "postgres",
+        "SET allow_in_place_tablespaces = on",
+        "CREATE TABLESPACE gone LOCATION ''",
+        "ALTER DATABASE postgres SET temp_tablespaces = gone",
+    )
+    oid = await aged.value("SELECT oid::bigint FROM pg_tablespace WHERE spcname = 'gone'")
+    folder = aged.cluster.directory / "pg_tblspc" / str(oid)
+    folder.rename(folder.with_suffix(".away"))
+    told = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, POLICY, told=told)
+    folder.with_suffix(".away").rename(folder)
+    assert told.ended_steps == [("probe", "failed")]
+    assert not outcome.is_complete
+    assert outcome.stopped is not None
+    assert "No such file" in outcome.stopped
+    outcome = await repair(aged.cluster.directory, tmp_path, POLICY)
+    assert outcome.is_complete, outcome.stopped
+    await aged.execute_each(
+        "postgres", "ALTER DATABASE postgres RESET temp_tablespaces", "DROP TABLESPACE gone"
+    )
+
+
 async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:
     await aged.execute_each("postgres", "CREATE DATABASE trapped")
     await aged.execute_each(
@@ -323,5 +350,5 @@ async def test_a_server_that_refuses_writes_by_an_old_count_is_made_to_count_ane
     policy = Policy(last_stage=1)
     outcome = await repair(drill.cluster.directory, tmp_path, policy, told=told)
     assert outcome.is_complete
-    assert [key for key, _ in told.ended_steps] == ["recount", "probe"]
+    assert told.ended_steps == [("probe", "failed"), ("recount", "done"), ("probe", "done")]
     assert (await probe(drill.cluster.url)).back

@@ -5,10 +5,10 @@ Owns the file `db-samples.json`. Never: fails a command because of it; what is w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from appliance.dbops.snapshot.rates import DAY_S, Sample
 from appliance.durable import replace_file
@@ -28,26 +28,13 @@ KEPT_MAX = int(HOUR_S / SPACING_S + KEPT_S / OLD_SPACING_S) + 2
 def read_samples(folder: Path) -> tuple[Sample, ...]:
     """The samples in a folder, oldest first; none where there is no file. Raises OSError, ValueError."""
     try:
-        text = (folder / FILE_NAME).read_text(encoding="utf-8")
+        content = (folder / FILE_NAME).read_bytes()
     except FileNotFoundError:
         return ()
     try:
-        samples = tuple(Sample(**item) for item in json.loads(text))
-        for sample in samples:
-            _check(sample)
-        return samples
-    except (TypeError, RecursionError) as error:
-        raise ValueError(f"{folder / FILE_NAME} is of another form") from error
-
-
-def _check(sample: Sample) -> None:
-    """Raises TypeError where a field is not of its type."""
-    counters = (sample.next_xid, sample.next_mxid, sample.next_member or 0, sample.wal_position)
-    numbers = (sample.at_s, *counters)
-    if not isinstance(sample.system_id, str) or any(
-        type(one) not in (int, float) for one in numbers
-    ):
-        raise TypeError(f"no sample: {sample}")
+        return msgspec.json.decode(content, type=tuple[Sample, ...])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{folder / FILE_NAME} is of another form: {error}") from error
 
 
 def with_sample(samples: Sequence[Sample], now: Sample) -> tuple[Sample, ...]:
@@ -66,5 +53,4 @@ def with_sample(samples: Sequence[Sample], now: Sample) -> tuple[Sample, ...]:
 
 def write_samples(folder: Path, samples: Sequence[Sample]) -> None:
     """Replace the file; it belongs to the folder's owner. Raises OSError."""
-    text = json.dumps([asdict(item) for item in samples]) + "\n"
-    replace_file(folder / FILE_NAME, text.encode())
+    replace_file(folder / FILE_NAME, msgspec.json.encode(samples) + b"\n")

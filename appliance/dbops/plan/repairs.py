@@ -56,8 +56,8 @@ def _missing_file_step(plain: Step) -> Step:
 def _zero_step(plain: Step, relation: Relation) -> Step:
     """Of stage 1, whatever its age: until its indexes are built again nothing may be written to it."""
     loses = (
-        "every row on the damaged pages: they are copied to the state folder, and zeros are written in "
-        "their place"
+        "every row on the damaged pages: they are copied to the state folder, and empty ones are written "
+        "in their place"
     )
     if relation.kind is RelationKind.TOAST:
         loses += "; a row of its table whose long value lay there cannot be read any more (missing chunk)"

@@ -1,13 +1,14 @@
-"""Gives pages up that nobody can read any more: keeps a copy of each, and writes zeros in its place.
+"""Gives pages up that nobody can read any more: keeps a copy of each, and puts an empty one in its place.
 
 PostgreSQL's own `zero_damaged_pages` changes a page in memory alone: it is damaged again once it has
-been thrown out there. So the zeros are written to the file, by a program on the server's machine, and
+been thrown out there. So the empty one is written to the file, by a program on the server's machine, and
 synced, before the VACUUM. Nobody can have changed the page in between: what cannot be read is not in
 memory. Never: touches a page that can be read.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +18,7 @@ import asyncpg
 from appliance.dbops.faults import Fault, damaged_block, fault_of
 from appliance.dbops.plan.step import Step
 from appliance.dbops.quoting import identifier
+from appliance.dbops.repair.empty_page import empty_page
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_step import QUERIES
 from appliance.dbops.snapshot.snapshot import Relation
@@ -38,7 +40,7 @@ async def give_up_damaged_pages(
     """Find every unreadable page of a relation by reading it; returns the files with their copies.
 
     Raises what the server answers to anything but a damaged page, DatabaseError past PAGES_MAX and where
-    zeros do not help.
+    an empty page does not help.
     """
     assert step.database is not None
     connection = await sessions.get(step.database)
@@ -63,9 +65,9 @@ async def give_up_damaged_pages(
         assert page is not None
         kept.append(folder / f"{file_name}.{relation.oid}.{block}.page")
         _write(kept[-1], page["content"])
-        await _zero(connection, page)
+        await _empty(connection, page, block)
         if await _first_damaged(connection, name, block, start) is not None:
-            raise DatabaseError(f"page {block} of {name} cannot be read with zeros in it either")
+            raise DatabaseError(f"page {block} of {name} cannot be read though it is empty now")
 
 
 async def _first_damaged(
@@ -85,15 +87,16 @@ async def _first_damaged(
     return None
 
 
-async def _zero(connection: Connection, page: asyncpg.Record) -> None:
-    """Write zeros over a page, on the server's machine and to its disk."""
+async def _empty(connection: Connection, page: asyncpg.Record, block: int) -> None:
+    """Write an empty page over one, on the server's machine and to its disk."""
     path, size, number = page["path"], page["page_bytes"], page["number"]
     assert _PATH.fullmatch(path)
-    # A program that does not read what it is given breaks the pipe.
-    place = f"of={path} bs={size} seek={number} count=1"
+    empty = empty_page(size, block, little_endian=page["little_endian"])
+    # A program gets text alone. Without `bs`, dd puts together what comes through the pipe in parts.
+    text = base64.b64encode(empty).decode()
+    place = f"of={path} obs={size} seek={number}"
     await connection.execute(
-        "COPY (SELECT) TO PROGRAM "
-        f"'cat >/dev/null; dd if=/dev/zero {place} conv=notrunc,fsync 2>/dev/null'"
+        f"COPY (SELECT '{text}') TO PROGRAM 'base64 -d | dd {place} conv=notrunc,fsync 2>/dev/null'"
     )
 
 

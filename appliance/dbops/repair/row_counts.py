@@ -6,13 +6,12 @@ or rewritten in between; a hash is of all rows of a table together.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
+import msgspec
 
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
@@ -150,18 +149,12 @@ def check_new(path: Path) -> None:
 
 def write_counts(path: Path, counts: RowCounts) -> None:
     """Keep counts in a file of JSON, durable when this returns. Raises OSError."""
-    text = json.dumps(asdict(counts), indent=1, ensure_ascii=False)
-    replace_file(path, text.encode())
+    replace_file(path, msgspec.json.format(msgspec.json.encode(counts), indent=1))
 
 
 def read_counts(path: Path) -> RowCounts:
     """Counts that `write_counts` kept. Raises ConfigError when the file is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        tables: Sequence[dict[str, str | int | None]] = value["tables"]
-        return RowCounts(
-            system_id=value["system_id"],
-            tables=tuple(TableRows(**table) for table in tables),  # type: ignore[arg-type]
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.json.decode(path.read_bytes(), type=RowCounts)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: is no file of row counts: {error}") from error

@@ -31,7 +31,7 @@ from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.progress import Progress
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
-from appliance.dbops.repair.run_memory import RunMemory
+from appliance.dbops.repair.run_memory import ATTEMPTS_MAX, RunMemory
 from appliance.dbops.repair.run_step import Result, State, StepTaker
 from appliance.dbops.repair.run_watch import RunWatch
 from appliance.dbops.repair.single_user import drop_in_single_user_mode
@@ -136,7 +136,7 @@ class Run:
         self._stopped: str | None = None
         self._surprises = 0
         self._again = False
-        self._wrote = False
+        self._asked_last = False
 
     async def go(self) -> Outcome:
         """Plan and act until nothing is left that this run may do.
@@ -182,7 +182,6 @@ class Run:
                     in_maintenance = False
                     self._report.said("maintenance mode is off: the server writes again")
                 if stage is None and self._stopped is None and await self._is_refused(snapshot):
-                    self._memory.refused()
                     continue
                 if stage is None or self._stopped is not None:
                     return snapshot
@@ -198,12 +197,21 @@ class Run:
         return snapshot
 
     async def _is_refused(self, snapshot: Snapshot) -> bool:
-        """Whether the server gives out no ID although by its tables it could; asked once, at the end."""
-        if self._wrote or snapshot.stage is Stage.STOPPED:
+        """Whether the server gives out no ID although by its tables it could: asked at the end, once,
+        where no step has taken one."""
+        left = make_plan(snapshot, self._policy, self._memory.history(settled=False))
+        is_stopped = snapshot.stage is Stage.STOPPED and left.steps
+        if self._asked_last or self._memory.took_ids or is_stopped:
             return False
-        self._wrote = True
-        result = await self._takers[0].take(probe_step(), None, snapshot)
-        return result.fault in STOPS
+        self._asked_last = True
+        for _ in range(ATTEMPTS_MAX):
+            result = await self._attempt(self._takers[0], probe_step(), snapshot)
+            if result.fault is not Fault.CONNECTION:
+                break
+        if result.fault not in STOPS:
+            return False
+        self._memory.refused()
+        return True
 
     async def _stage(self, plan: Plan, steps: Sequence[Step], snapshot: Snapshot) -> None:
         self._met.clear()
@@ -219,23 +227,28 @@ class Run:
         """Take the last step of the queue until there is none: several workers share one."""
         while queue and self._stopped is None and not self._again:
             step = queue.pop()
-            result = await self._take(taker, step, snapshot)
-            self._watch.ended(step.key)
+            result = await self._attempt(taker, step, snapshot)
             if result.state is State.DONE:
                 self._met.add(step.key)
                 if step.kind is StepKind.END_STANDBY:
                     self._watch.keep_out(step)
                 elif step.kind is StepKind.END_OWNER:
                     self._again = True  # In the stop its tables are left behind, as orphans.
-            self._memory.remember(step, result)
-            self._report.ended(step, result)
             is_held = result.state is State.HELD and step.kind is StepKind.VACUUM
             if is_held and self._surprises < SURPRISES_MAX:
                 # Something new holds it, and would hold the rest too: look before reading all of that.
                 self._surprises += 1
                 self._again = True
-            if result.fault is Fault.CONNECTION:
-                await self._await_server()
+
+    async def _attempt(self, taker: StepTaker, step: Step, snapshot: Snapshot) -> Result:
+        """Take a step, write down and tell how it ended, and wait for a server that has gone away."""
+        result = await self._take(taker, step, snapshot)
+        self._watch.ended(step.key)
+        self._memory.remember(step, result)
+        self._report.ended(step, result)
+        if result.fault is Fault.CONNECTION:
+            await self._await_server()
+        return result
 
     async def _take(self, taker: StepTaker, step: Step, snapshot: Snapshot) -> Result:
         unmet = [key for key in step.needs if key not in self._met]

@@ -11,7 +11,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
 
 from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
@@ -24,12 +26,36 @@ FILE_NAME = "repairs.jsonl"
 LOCK_NAME = "repairs.lock"
 Record: TypeAlias = dict[str, Any]
 
-_FIELDS = {
-    "started": {"database", "relation_oid"},
-    "ended": {"database", "relation_oid", "state", "bytes", "seconds"},
-    "settings_changed": {"before"},
+
+class _Any(msgspec.Struct):
+    """What each record is read for."""
+
+    event: str
+    system_id: str
+
+
+class _Started(_Any, kw_only=True):
+    database: str | None
+    relation_oid: int | None
+    kind: str = ""
+
+
+class _Ended(_Started, kw_only=True):
+    state: str
+    bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    seconds: float
+
+
+class _SettingsChanged(_Any, kw_only=True):
+    before: dict[str, str | None]
+
+
+_FORMS: Mapping[str, type[_Any]] = {
+    "started": _Started,
+    "ended": _Ended,
+    "settings_changed": _SettingsChanged,
 }
-"""What a record of such an event is read for."""
+"""By event: what such a record is read for besides."""
 
 RATE_STEPS = 20
 RATE_BYTES_MIN = 16 << 20
@@ -195,11 +221,11 @@ def _record(line: bytes) -> Record | None:
     """None where it is none."""
     try:
         record: Record = json.loads(line)
-        is_record = isinstance(record["event"], str) and isinstance(record["system_id"], str)
-        is_record = is_record and _FIELDS.get(record["event"], set()) <= record.keys()
-    except (ValueError, KeyError, TypeError, RecursionError):
+        event = msgspec.convert(record, _Any).event
+        msgspec.convert(record, _FORMS.get(event, _Any))
+    except (ValueError, msgspec.ValidationError, RecursionError):
         return None
-    return record if is_record else None
+    return record
 
 
 def _still_to_do(records: Sequence[Record]) -> str:

@@ -104,12 +104,25 @@ class RunMemory:
         )
 
     @property
+    def took_ids(self) -> bool:
+        """Whether the last try of a write was one; False where there was none."""
+        tried = self._last_try
+        return tried is not None and tried.state is State.DONE
+
+    @property
     def refusal(self) -> str | None:
-        """What the server answered to the last try of a write, where it gave out no ID."""
-        tries = [result for step, result in self.ended if step.kind is StepKind.PROBE]
-        if not tries or tries[-1].fault not in STOPS:
+        """What became of the last try of a write, where the server took none."""
+        tried = self._last_try
+        if tried is None or tried.state is State.DONE:
             return None
-        return f"everything is young, and the server refuses writes all the same: {tries[-1].words}"
+        if tried.fault in STOPS:
+            return f"everything is young, and the server refuses writes all the same: {tried.words}"
+        return f"everything is young, and a try of a write failed all the same: {tried.words}"
+
+    @property
+    def _last_try(self) -> Result | None:
+        tries = [result for step, result in self.ended if step.kind is StepKind.PROBE]
+        return tries[-1] if tries else None
 
     def _is_settled(self, step: Step, result: Result) -> bool:
         tries_max = ENDINGS_MAX if result.fault is Fault.ENDING else ATTEMPTS_MAX

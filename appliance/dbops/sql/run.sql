@@ -141,8 +141,11 @@ SELECT s.name, s.setting, s.source
    AND s.source NOT IN ('configuration file', 'default');
 
 -- name: page
--- One page as it lies in its file, the n-th of the table; files have a fixed number of pages.
+-- One page as it lies in its file, the n-th of the table; files have a fixed number of pages. The control
+-- file has a known number at its ninth byte: its order of bytes is that of all files.
 SELECT p.path, p.number, p.page_bytes,
+       (SELECT get_byte(pg_read_binary_file('global/pg_control', 8, 1), 0) = pg_control_version % 256
+          FROM pg_control_system()) AS little_endian,
        pg_read_binary_file(p.path, p.number * p.page_bytes, p.page_bytes) AS content
   FROM (SELECT pg_relation_filepath($1::oid)
                    || CASE WHEN $2::bigint < s.pages THEN '' ELSE '.' || ($2::bigint / s.pages) END

@@ -1,5 +1,6 @@
--- By person: minutes with a message, and whether they came back. A day counts from the exposure on, and only of
--- users for whom it is over. Within a minute the first and the last message say which days it touches.
+-- By person: minutes with a message or its reply (a greeting is neither), and whether they came back. A day counts
+-- from the exposure on, and only of users for whom it is over. Within a minute the first and the last message say
+-- which days it touches.
 SELECT p.person,
        coalesce(a.minutes, 0)::float8 AS minutes,
        coalesce(a.minutes_before, 0)::float8 AS minutes_before,
@@ -22,7 +23,7 @@ LEFT JOIN (
         SELECT person, is_before, floor(date_part('epoch', created_at) / 60)::integer AS minute,
                min(since_exposure_s) AS first_s, max(since_exposure_s) AS last_s
         FROM appliance.experiment_messages($1::text)
-        WHERE is_before OR is_after
+        WHERE (is_before OR is_after) AND (role = 'user' OR prompt_tokens IS NOT NULL)
         GROUP BY person, is_before, minute
     ) AS active
     GROUP BY person

@@ -12,6 +12,10 @@ export class ApiError extends Error {
   }
 }
 
+export function hasKey() {
+  return sessionStorage.getItem(KEY_SLOT) !== null;
+}
+
 export function setKey(key) {
   sessionStorage.setItem(KEY_SLOT, key);
 }

@@ -241,6 +241,10 @@ export class Transcript {
     });
   }
 
+  get isWriting() {
+    return this.live !== null;
+  }
+
   end() {
     this.live?.article.classList.remove("writing");
     this.live?.article.removeAttribute("aria-busy");

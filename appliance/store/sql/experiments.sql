@@ -41,6 +41,15 @@ FROM appliance.experiment_events
 WHERE experiment = $1::text
 ORDER BY event_id;
 
+-- name: was_done
+-- Whether somebody ($4) has done a deed ($2, with arm $3 or null) for this reason ($5) a moment ago: what a try whose
+-- answer was lost has left.
+SELECT EXISTS (
+    SELECT FROM appliance.experiment_events
+    WHERE experiment = $1::text AND kind = $2::text AND arm IS NOT DISTINCT FROM $3::text
+      AND author = $4::text AND message = $5::text AND at > now() - interval '1 minute'
+);
+
 -- name: experiment_report
 -- The report that the experiment was last stopped or shipped with.
 SELECT report

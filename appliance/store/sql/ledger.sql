@@ -2,14 +2,15 @@
 -- $1 tenant, $2 conversation, $3 title, $4 character or null, $5 scene or null, $6 when, $7 the version of
 -- the character whose greetings they are, or null; $8 turn keys, $9 message ids, $10 texts of the greetings,
 -- $11 their speakers (null outside of groups): openings without a parent, the first of which is shown. They are read in the order of their times, hence the
--- microseconds between. $12 who talks, $13 the experiment and $14 the arm it is opened in, or nulls. One
--- statement: a conversation that is there has its greetings.
+-- microseconds between. $12 who talks, $13 the experiment and $14 the arm it is opened in, or nulls; $15 whether
+-- the greetings differ from those of another arm. One statement: a conversation that is there has its greetings.
 WITH conversation AS (
     INSERT INTO appliance.conversations (
         tenant, conversation_id, title, character_id, scene, head_id, prompt_version, created_at,
-        updated_at, user_id, experiment, arm)
+        updated_at, user_id, experiment, arm, exposed_at)
     VALUES ($1::text, $2::uuid, $3::text, $4::text, $5::jsonb, ($9::uuid[])[1], $7::text,
-            $6::timestamptz, $6::timestamptz, $12::text, $13::text, $14::text)
+            $6::timestamptz, $6::timestamptz, $12::text, $13::text, $14::text,
+            CASE WHEN $15::boolean THEN $6::timestamptz END)
     ON CONFLICT (tenant, conversation_id) DO NOTHING
     RETURNING conversation_id
 ), greeting AS (

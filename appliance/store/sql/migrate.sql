@@ -29,3 +29,6 @@ FROM appliance.migrations;
 -- name: record_migration
 INSERT INTO appliance.migrations (version, name, usable_from)
 VALUES ($1::integer, $2::text, $3::integer);
+
+-- name: made_at
+SELECT applied_at FROM appliance.migrations WHERE version = 1;

@@ -80,6 +80,16 @@ INSERT INTO appliance.prompt_moves (name, label, from_version, to_version, prote
 SELECT name, label, $4::text, version, protected, $6::text, $7::text FROM now_at
 RETURNING name, label, from_version, to_version, protected, author, message, moved_at;
 
+-- name: move_made
+-- The move that move_label makes of the same $1 to $4, $6 and $7, where it was made a moment ago: what a try whose answer was
+-- lost has left.
+SELECT name, label, from_version, to_version, protected, author, message, moved_at
+FROM appliance.prompt_moves
+WHERE name = $1::text AND label = $2::text AND to_version = $3::text AND from_version IS NOT DISTINCT FROM $4::text
+  AND author = $5::text AND message = $6::text AND moved_at > now() - interval '1 minute'
+ORDER BY move_id DESC
+LIMIT 1;
+
 -- name: remove_label
 -- $1 name, $2 label, $3 the version where it stands, $4 author, $5 message, $6 whether a protected label may go.
 -- The history tells it as a move that leads nowhere else.

@@ -98,6 +98,7 @@ async def test_arms_that_only_cut_otherwise_expose_nobody_before_the_first_cut(
     await deeds.start("cut", coverage=None, **WHO)
     assigned = deeds.trials.of("assistant", TENANT, "mo")
     assert assigned is not None
+    assert not assigned.exposes, "there is no greeting"
     for is_cut in (False, True):
         exposes = deeds.trials.exposes(assigned.trial, version=assigned.version, is_cut=is_cut)
         assert exposes == (is_cut or not is_late)

@@ -10,10 +10,12 @@ import pytest
 
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
+from appliance.chat.experimenting import Experimenting
 from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.trials import Trials
 from appliance.chat.turn import Turns
+from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import CharacterVersion
 from appliance.prompt.model_text import ModelText
@@ -170,6 +172,55 @@ async def test_a_user_is_pinned_at_the_start_and_exposed_once_with_the_statement
     assert all(0 <= row["ttft_ms"] <= row["reply_ms"] for row in times)
 
 
+@pytest.mark.parametrize(
+    ("greetings", "is_seen"),
+    [
+        (("Hello.", "Ahoy!"), True),
+        (("", "Ahoy!"), True),
+        (("Hello.", "Hello."), False),
+        (("", ""), False),
+    ],
+)
+async def test_who_is_greeted_otherwise_is_exposed_when_the_chat_is_opened_by_the_same_statement(
+    pool: Pool,
+    ledger: Ledger,
+    running: RunningTurns,
+    model: ModelText,
+    catalog: Catalog,
+    greetings: tuple[str, str],
+    is_seen: bool,
+) -> None:
+    arms = []
+    for number, greeting in enumerate(greetings):
+        made = bundle_of("assistant", system=f"You are number {number}.", greeting=greeting)
+        await catalog.registry.publish("assistant", made.version, made.files, **WHO)
+        arms.append(ArmDefinition(name=f"arm-{number}", version=made.version))
+    store, trials = Experiments(pool), Trials()
+    deeds = Experimenting(
+        experiments=store, trials=trials, catalog=catalog, ledger=ledger, model=model
+    )
+    definition = Definition(name="hello", hypothesis="h", arms=arms, primary=["messages_sent"])
+    await deeds.create(definition, **WHO)
+    await deeds.start("hello", coverage=None, **WHO)
+    conversations = Conversations(ledger=ledger, running=running, catalog=catalog, trials=trials)
+    async with pool.acquire() as connection:
+        lent: Any = Lent(connection)
+        ledger._pool = ledger._writer._pool = lent
+        opened = [await conversations.open(tenant=TENANT, user="u0")]
+        lent.taken()  # with what the driver asks once
+        opened += [await conversations.open(tenant=TENANT, user=f"u{n}") for n in range(1, 12)]
+        assert lent.taken() == ["BEGIN", "open_conversation", "COMMIT"] * 11
+    ledger._pool = ledger._writer._pool = pool
+    shown = {True: 0, False: 0}
+    for one in opened:
+        seen = (await exposures(pool, one.conversation_id))["exposed_at"]
+        shown[seen is not None] += 1
+        assert seen in (None, one.created_at), "at the first render that differs"
+    assert shown == {is_seen: 12, not is_seen: 0}, "in both arms alike"
+    by_arm = await store.counts("hello")
+    assert [one.exposed for one in by_arm] == [one.conversations * is_seen for one in by_arm]
+
+
 async def test_an_edit_and_a_branch_are_marked_and_going_on_is_not(
     pool: Pool, chatting: Any, engine: ScriptedEngine, vocabulary: Vocabulary
 ) -> None:
@@ -248,6 +299,7 @@ def test_a_conversation_that_waits_in_the_journal_keeps_its_user_and_its_arm() -
         prompt_version="a" * 64,
         user="mo",
         trial=Trial(experiment="length", arm="long"),
+        exposes=True,
     )
     entry = ConversationEntry(opened=opened)
     assert decode(encode(entry)) == entry

@@ -234,9 +234,12 @@ def test_the_socket_is_closed_to_other_machines_unless_the_settings_open_it() ->
     closed = file_text("[server]\nport = 9000\n", "listen.conf")
     assert "ListenStream=127.0.0.1:9000" in closed
     assert "IPAddress" not in closed
-    assert "ListenStream=127.0.0.1:8400" in file_text(
-        '[server]\nhost = "localhost"\n', "listen.conf"
-    )
+    for host in ("localhost", "app.localhost", "LOCALHOST."):
+        named = file_text(f'[server]\nhost = "{host}"\n', "listen.conf")
+        assert "ListenStream=127.0.0.1:8400" in named
+        assert "IPAddress" not in named
+    # It ends alike, and is anybody's.
+    assert "127.0.0.1" not in file_text(f'[server]\nhost = "notlocalhost"\n{key}', "listen.conf")
     opened = file_text('[server]\nhost = "::"\n' + key, "listen.conf")
     assert "ListenStream=[::]:8400" in opened
     assert "IPAddressDeny=\n" in opened

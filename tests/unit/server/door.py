@@ -214,4 +214,5 @@ async def served(
             services.drain.cut()
             await runner.cleanup()
             await services.turns.close()
-    await asyncio.wait_for(pool.close(), 30)
+    async with asyncio.timeout(30):
+        await pool.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import socket
 import stat
 from collections.abc import AsyncIterator, Sequence
@@ -41,6 +39,7 @@ from appliance.store.records import FinishedTurn, NewMessage
 from appliance.wire.frames import Sampling
 from tests.engine_fixtures import decoder, engine_in_thread, model_directory
 from tests.model_fixtures import vocabulary
+from tests.unit.server.command_line import CommandLine
 from tests.unit.server.door import served
 
 __all__ = ["decoder", "model_directory"]
@@ -53,23 +52,12 @@ SHORT = GenerationParams(
 
 
 @dataclass(slots=True, kw_only=True)
-class Operator:
-    """Somebody at the command line of a running appliance."""
+class Operator(CommandLine):
+    """Somebody who runs `appliance cache …` beside a real engine."""
 
-    config: Path
+    area = ("cache",)
     services: Services
     engine: EngineService
-    capsys: pytest.CaptureFixture[str]
-
-    async def run(self, *words: str, code: int = 0) -> str:
-        """`appliance cache …`; what it printed, to stderr when it failed."""
-        command = ["cache", *words, "--config", str(self.config)]
-        assert await asyncio.to_thread(main, command) == code
-        out, err = self.capsys.readouterr()
-        return err if err else out
-
-    async def ask(self, *words: str, code: int = 0) -> Any:
-        return json.loads(await self.run(*words, "--json", code=code))
 
     async def turn(self, conversation: UUID, text: str, tenant: str = LOCAL_TENANT) -> TurnDone:
         events = self.services.turns.send(

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from appliance.chat.publishing import fill_empty
-from appliance.cli.main import main
-from appliance.config import dump_config
 from appliance.errors import Conflict
-from appliance.server.admin import serving_admin
-from appliance.server.auth import Keys
-from appliance.server.main import PROMPTS_DIR
 from appliance.store.pool import Connection, connect
+from tests.unit.server.command_line import CommandLine, admin_door
 from tests.unit.server.door import Door, Streamed
 from tests.unit.server.test_conversations import create, get, send
 
@@ -39,22 +31,11 @@ REPORT = "appliance experiment report ships"
 
 
 @dataclass(slots=True, kw_only=True)
-class Team:
-    """A product team at the command line."""
+class Team(CommandLine):
+    """A product team, with a folder for its files."""
 
-    config: Path
     folder: Path
     door: Door
-    capsys: pytest.CaptureFixture[str]
-
-    async def run(self, *words: str, code: int = 0) -> str:
-        """`appliance …`; what it printed, to stderr when it failed."""
-        assert await asyncio.to_thread(main, [*words, "--config", str(self.config)]) == code
-        out, err = self.capsys.readouterr()
-        return err or out
-
-    async def ask(self, *words: str) -> Any:
-        return json.loads(await self.run(*words, "--json"))
 
     async def publish(self, counted: str) -> str:
         path = self.folder / "ada.yaml"
@@ -71,13 +52,8 @@ class Team:
 async def team(
     stored_door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[Team]:
-    services = stored_door.services
-    path = tmp_path / "box.toml"
-    path.write_text(dump_config(services.config))
-    await fill_empty(services.catalog.registry, PROMPTS_DIR)
-    await services.catalog.reload()
-    async with serving_admin(services, Keys.from_config(services.config.server)):
-        yield Team(config=path, folder=tmp_path, door=stored_door, capsys=capsys)
+    async with admin_door(stored_door, tmp_path) as config:
+        yield Team(config=config, folder=tmp_path, door=stored_door, capsys=capsys)
 
 
 async def started(team: Team) -> tuple[str, str]:

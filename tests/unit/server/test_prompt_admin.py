@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from appliance.chat.publishing import fill_empty
-from appliance.cli.main import main
-from appliance.config import dump_config
 from appliance.prompt.bundle_folder import read_bundles
-from appliance.server.admin import serving_admin
-from appliance.server.auth import Keys
 from appliance.server.main import PROMPTS_DIR
 from tests.card_fixtures import v2
 from tests.unit.prompt.template_files import HISTORY
+from tests.unit.server.command_line import CommandLine, admin_door
 from tests.unit.server.door import Door
 from tests.unit.server.test_conversations import create, get, send
 
@@ -33,24 +27,18 @@ SYSTEM = "You are Ada. You count and you are patient with everybody who asks you
 
 
 @dataclass(slots=True, kw_only=True)
-class Operator:
-    """Somebody at the command line, with a folder of characters."""
+class Operator(CommandLine):
+    """Somebody who runs `appliance prompt …`, with a folder of characters."""
 
-    config: Path
+    area = ("prompt",)
     folder: Path
     door: Door
-    capsys: pytest.CaptureFixture[str]
 
     async def run(self, *words: str, code: int = 0) -> str:
-        """`appliance prompt …`; what it printed, to stderr when it failed."""
-        command = ["prompt", *words, "--config", str(self.config)]
-        assert await asyncio.to_thread(main, command) == code
-        out, err = self.capsys.readouterr()
+        """What a command printed, to stderr when, and only when, it failed."""
+        out, err = await self.printed(*words, code=code)
         assert bool(err) == (code != 0)
         return err or out
-
-    async def ask(self, *words: str) -> Any:
-        return json.loads(await self.run(*words, "--json"))
 
     def write(self, mood: str, *, system: str = SYSTEM) -> str:
         """Ada's file with a template of hers, in this mood."""
@@ -72,13 +60,9 @@ class Operator:
 async def operator(
     stored_door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[Operator]:
-    services = stored_door.services
-    path = tmp_path / "box.toml"
-    path.write_text(dump_config(services.config))
-    await fill_empty(services.catalog.registry, PROMPTS_DIR)
-    await services.catalog.reload()
-    async with serving_admin(services, Keys.from_config(services.config.server)):
-        yield Operator(config=path, folder=tmp_path / "prompts", door=stored_door, capsys=capsys)
+    async with admin_door(stored_door, tmp_path) as config:
+        folder = tmp_path / "prompts"
+        yield Operator(config=config, folder=folder, door=stored_door, capsys=capsys)
 
 
 async def front_of(door: Door, conversation: str) -> str:

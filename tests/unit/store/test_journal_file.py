@@ -19,19 +19,18 @@ from appliance.durable import sync_folder
 from appliance.errors import JournalFull, JournalHeld
 from appliance.file_lock import Holder
 from appliance.store import journal_file
+from appliance.store.journal_aside import DAMAGED_PREFIX, TORN_PREFIX
 from appliance.store.journal_file import (
-    DAMAGED_PREFIX,
     FILE_NAME,
     MARKS_BYTES,
     PURPOSE,
-    REFUSED_NAME,
     RESERVE_BYTES,
-    TORN_PREFIX,
     JournalFile,
     holder_of,
     read_journal,
 )
 from appliance.store.journal_frame import HEADER_BYTES
+from appliance.store.journal_label import LABEL_NAME
 
 LIMIT = 64 << 20
 ROOT = Path(__file__).parents[3]
@@ -323,12 +322,55 @@ def _fails(real: object) -> object:
     return wrapper
 
 
-def test_refused_entries_are_added_to_a_file_for_people(tmp_path: Path) -> None:
+def test_a_damaged_begin_costs_nothing_and_is_told(in_memory: Path) -> None:
+    with opened(in_memory) as file:
+        file.append([b"first", b"second"])
+        file.bind("here")
+        end = file.used_bytes
+    whole = (in_memory / FILE_NAME).read_bytes()[:end]
+    for at in range(HEADER_BYTES):
+        (in_memory / FILE_NAME).write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        looked_at = read_journal(in_memory)
+        assert looked_at is not None
+        assert looked_at.damaged == ((0, HEADER_BYTES),)
+        with opened(in_memory) as file:
+            assert payloads(file) == [b"first", b"second"]
+            assert file.append([b"third"]) == [3]
+        with opened(in_memory) as file:
+            assert payloads(file) == [b"first", b"second", b"third"]
+            assert file.database == "here"
+    assert len(list(in_memory.glob(f"{DAMAGED_PREFIX}0-*"))) == HEADER_BYTES
+    # A block of the disk that is gone takes what was in it.
+    (in_memory / FILE_NAME).write_bytes(b"\0" * (HEADER_BYTES + 9) + whole[HEADER_BYTES + 9 :])
+    with opened(in_memory) as file:
+        assert payloads(file) == [b"second"]
+
+
+def test_a_label_that_is_damaged_or_gone_is_made_again_and_costs_nothing(tmp_path: Path) -> None:
+    label = tmp_path / LABEL_NAME
     with opened(tmp_path) as file:
-        file.keep_refused(b'{"a":1}\n')
-        file.keep_refused(b'{"b":2}\n')
-    assert (tmp_path / REFUSED_NAME).read_bytes() == b'{"a":1}\n{"b":2}\n'
-    assert stat.S_IMODE((tmp_path / REFUSED_NAME).stat().st_mode) == 0o600
+        file.bind("here")
+        file.append([b"kept"])
+    told = label.read_bytes()
+    spoilt = [told[:at] + bytes([told[at] ^ 4]) + told[at + 1 :] for at in range(0, len(told), 7)]
+    for content in (*spoilt, b"", b"null\n", None):
+        label.unlink() if content is None else label.write_bytes(content)
+        with opened(tmp_path) as file:
+            assert payloads(file) == [b"kept"]
+            assert file.database is None
+            file.bind("here")
+        assert label.read_bytes() == told
+    assert not list(tmp_path.glob(f"{DAMAGED_PREFIX}*"))
+
+
+def test_on_a_full_disk_no_label_is_left_that_is_not_true(tmp_path: Path) -> None:
+    with opened(tmp_path) as file:
+        file.bind("here")
+        with disk_of(10):
+            file.bind("there")
+        assert file.database == "there"
+    with opened(tmp_path) as file:
+        assert file.database is None
 
 
 def test_kill_9_at_any_moment_loses_nothing_that_was_acknowledged(in_memory: Path) -> None:

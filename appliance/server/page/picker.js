@@ -1,7 +1,8 @@
 // The characters one can talk to: a grid to choose from, cards brought in by button or by drop. Reports
 // choices and files; never calls the server.
 
-import { icon, iconButton } from "/page/icons.js";
+import { iconButton } from "/page/icons.js";
+import { portrait } from "/page/portrait.js";
 
 const element = (id) => document.getElementById(id);
 const NAMES_OF_KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
@@ -156,31 +157,4 @@ export class Picker {
       if (files.length && this.mayImport) this.handlers.onFiles(files);
     });
   }
-}
-
-/** A character's picture: its first letter until the image is there, and where there is none. */
-export function portrait(character, portraitOf) {
-  const box = document.createElement("span");
-  box.className = "portrait";
-  box.setAttribute("aria-hidden", "true");
-  const letter = [...character.name.trim()][0];
-  if (letter) box.textContent = letter.toUpperCase();
-  else box.append(icon("person"));
-  box.style.setProperty("--hue", String(hueOf(character.id)));
-  if (character.avatar) {
-    portraitOf(character).then((url) => {
-      if (!url) return;
-      const image = document.createElement("img");
-      image.alt = "";
-      image.addEventListener("load", () => box.replaceChildren(image), { once: true });
-      image.src = url;
-    });
-  }
-  return box;
-}
-
-function hueOf(text) {
-  let hash = 7;
-  for (const character of text) hash = (hash * 31 + character.codePointAt(0)) % 360;
-  return hash;
 }

@@ -1,0 +1,146 @@
+"""Deeds with experiments whose answer is lost, or that somebody else has done: done once, told truly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from appliance.errors import Conflict
+from appliance.store import pool as pools
+from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiments import Experiments, store_end
+from appliance.store.pool import Connection, Pool
+from appliance.store.prompt_registry import PromptRegistry
+
+WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
+OTHER: dict[str, Any] = {"author": "bo", "message": "let us see"}
+VERSIONS = {"birds": "a" * 64, "ships": "b" * 64}
+transacted = pools.transacted
+
+Deed = Callable[..., Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class Line:
+    """The way to the database. `loses`: the next commit's answer is lost. `before`: the next transaction
+    is lost before it is committed, and this happens before it is tried again."""
+
+    loses: bool = False
+    before: Callable[[], Awaitable[Any]] | None = None
+
+    @asynccontextmanager
+    async def transacted(self, pool: Pool) -> AsyncIterator[Connection]:
+        before, self.before = self.before, None
+        loses, self.loses = self.loses, False
+        try:
+            async with transacted(pool) as connection:
+                yield connection
+                if before is not None:
+                    raise ConnectionResetError
+        finally:
+            if before is not None:
+                await before()
+        if loses:
+            raise ConnectionResetError
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Line:
+    made = Line()
+    monkeypatch.setattr(pools, "transacted", made.transacted)
+    return made
+
+
+@pytest.fixture
+async def store(pool: Pool) -> Experiments:
+    return await published(pool)
+
+
+async def published(pool: Pool) -> Experiments:
+    """Experiments on two versions of Ada, the first of which everybody has."""
+    registry = PromptRegistry(pool)
+    for version in VERSIONS.values():
+        await registry.publish("ada", version, {"x": version.encode()}, **WHO)
+    await registry.move("ada", "production", VERSIONS["birds"], seen=None, **WHO)
+    return Experiments(pool)
+
+
+DRAFT = Experiment(
+    name="ships",
+    character="ada",
+    hypothesis="h",
+    layer="ada",
+    salt="ships",
+    range_start=0.0,
+    range_end=1.0,
+    coverage=0.1,
+    excludes=(),
+    overrides={},
+    options=Options(),
+    arms=tuple(Arm(name=arm, share=0.5, version=v) for arm, v in VERSIONS.items()),
+    state="draft",
+    created_at=datetime.now(UTC),
+)
+
+
+def deeds(store: Experiments, pool: Pool) -> dict[str, Deed]:
+    """A whole life, deed after deed, by the kinds of their events."""
+
+    async def ship(*, author: str, message: str) -> Any:
+        who = {"author": author, "message": message}
+
+        async def end(connection: Connection) -> None:
+            if not await store_end(connection, "ships", "shipped", arm="ships", report="{}", **who):
+                raise Conflict("it does not run")
+
+        birds, ships = VERSIONS.values()
+        return await PromptRegistry(pool).move(
+            "ada", "production", ships, seen=birds, also=end, author=author, message=message
+        )
+
+    return {
+        "created": lambda **who: store.create(DRAFT, **who),
+        "started": lambda **who: store.start("ships", check=lambda others: None, **who),
+        "ramped": lambda **who: store.ramp("ships", 0.5, **who),
+        "paused": lambda **who: store.pause("ships", "ships", **who),
+        "stopped": lambda **who: store.end("ships", "stopped", arm=None, report="{}", **who),
+        "shipped": ship,
+    }
+
+
+async def test_a_deed_whose_answer_was_lost_is_done_once_and_told_as_done(
+    pool: Pool, store: Experiments, line: Line
+) -> None:
+    told = []
+    for deed in deeds(store, pool).values():
+        line.loses = True
+        told.append(await deed(**WHO))
+    assert told[3] is True, "it was this one that paused the arm"
+    assert told[5].to_version == VERSIONS["ships"], "and moved the label"
+    events = await store.events("ships")
+    assert [event.kind for event in events] == list(deeds(store, pool))
+    assert len(await PromptRegistry(pool).moves("ada")) == 2
+
+
+async def test_of_a_deed_that_somebody_else_has_done_meanwhile_the_second_try_says_so(
+    pool: Pool, store: Experiments, line: Line
+) -> None:
+    for kind, deed in deeds(store, pool).items():
+        line.before = lambda deed=deed: deed(**OTHER)
+        if kind == "paused":
+            assert await deed(**WHO) is False
+            continue
+        if kind == "shipped":
+            assert await deed(**WHO) is None, "the label is there, and somebody else moved it"
+            continue
+        with pytest.raises(Conflict):
+            await deed(**WHO)
+    events = await store.events("ships")
+    assert [(event.kind, event.author) for event in events] == [
+        (kind, "bo") for kind in deeds(store, pool)
+    ]
