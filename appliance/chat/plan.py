@@ -21,15 +21,15 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import check_message
 from appliance.chat.scene import user_of
-from appliance.chat.speakers import Cast, last_speaker, led, sampling_of, speaker_for
+from appliance.chat.speakers import last_speaker, led, speaker_for
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan, RepeatedTurn
 from appliance.errors import InvalidRequest
+from appliance.prompt.cast import Cast
 from appliance.prompt.contents import with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted
-from appliance.prompt.groups import Group
 from appliance.prompt.messages import Prompt
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
 from appliance.store.text import storable
@@ -124,7 +124,7 @@ class Planner:
             scene=conversation.scene,
             speaker=speaker,
             trial=conversation.trial,
-            sampling=sampling_of(cast),
+            sampling=cast.sampling,
         )
 
     async def regenerate(
@@ -166,7 +166,7 @@ class Planner:
             scene=conversation.scene,
             speaker=speaker,
             trial=conversation.trial,
-            sampling=sampling_of(cast),
+            sampling=cast.sampling,
         )
 
     async def _standing(self, conversation: Conversation, parent: UUID | Place | None) -> _Standing:
@@ -235,7 +235,7 @@ class Planner:
         speaker: str | None,
     ) -> Fitted | None:
         # What a member has said last is in no prompt that goes on.
-        if isinstance(cast, Group) and cast.says_last(speaker):
+        if cast.says_last(speaker):
             return None
         model = self.builder.model
         new = led(user, cast, name=user_of(conversation.scene), speaker=speaker)

@@ -91,7 +91,7 @@ def edited(position: int, **fields: object) -> Mapping[str, Any]:
     return {**BOOK, "entries": entries}
 
 
-ANEW = {"lore_placement": "as_written"}
+ANEW: dict[str, Any] = {"lore_placement": "as_written"}
 
 
 @pytest.mark.parametrize(
