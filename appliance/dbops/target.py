@@ -168,6 +168,13 @@ class Target:
         return DatabaseError(f"{self}: {error} ({code})")
 
 
+def without_event_triggers(connection: Connection) -> dict[str, str]:
+    """The settings of a superuser's session on which no event trigger acts, by the server's version."""
+    if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE:
+        return EVENT_TRIGGERS_OFF
+    return {"session_replication_role": "replica"}
+
+
 def is_superuser(connection: Connection) -> bool:
     """As the server has told at the login, and tells anew when it changes."""
     return connection.get_settings().is_superuser == "on"  # type: ignore[no-any-return]
