@@ -35,6 +35,7 @@ class Fault(StrEnum):
     GONE = "no longer there"
     DENIED = "not allowed"
     CONNECTION = "connection lost"
+    FULL = "no connection is free"
     OTHER = "failed"
 
 
@@ -60,6 +61,7 @@ _BY_STATE = {
     "3F000": Fault.GONE,  # its schema
     "3D000": Fault.GONE,  # its database
     "42501": Fault.DENIED,
+    "53300": Fault.FULL,
     "57P01": Fault.CONNECTION,  # ended by an administrator, or the server is stopping
     "57P02": Fault.CONNECTION,  # another process crashed
     "57P03": Fault.CONNECTION,  # still starting

@@ -36,10 +36,15 @@ COMMAND_MARGIN_S = 5.0
 _STARTING = ("57P03",)  # starting up, shutting down or recovering
 _DENIED_CLASS = "28"  # no such role, wrong password, refused by pg_hba.conf
 _NO_DATABASE = "3D000"
+_TOO_MANY = "53300"
 
 EVENT_TRIGGERS_SINCE = 17
 """From this version on a database's owner may have code run at each login; a superuser may forbid it."""
 EVENT_TRIGGERS_OFF = {"event_triggers": "off"}
+
+
+class NoConnectionFree(DatabaseError):
+    """All connections are in use that this user may have to this server or database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,8 @@ class Target:
         """A session in `database` (None: the URL's, or `postgres`); the caller closes it.
 
         A timeout of 0 is none. Raises NotRunning when nobody answers or the server is still starting
-        or already stopping, DatabaseError when the session is refused.
+        or already stopping, NoConnectionFree when all are in use, DatabaseError when the session is
+        refused.
         """
         settings = {
             "application_name": APPLICATION_NAME,
@@ -161,6 +167,8 @@ class Target:
         code = error.sqlstate or ""
         if code in _STARTING:
             return NotRunning(f"the PostgreSQL at {self} is not ready: {error}")
+        if code == _TOO_MANY:
+            return NoConnectionFree(f"{self} has no connection free: {error}")
         if code == _NO_DATABASE:
             return DatabaseError(f"{self}: there is no database {database or ''}".rstrip())
         if code.startswith(_DENIED_CLASS):
