@@ -35,7 +35,11 @@ class FailureKind(enum.Enum):
     SERIALIZATION = enum.auto()
     CANCELLED = enum.auto()
     CONNECTION = enum.auto()
-    """It is lost, or not to be had: the server ends, begins, or does not answer."""
+    """It is lost: the server ends it, or does not answer."""
+    STARTING = enum.auto()
+    """The server is starting up, shutting down or recovering."""
+    LOGIN = enum.auto()
+    """No such role, a wrong password, refused by pg_hba.conf."""
     CONNECTIONS_FULL = enum.auto()
     DISK_FULL = enum.auto()
     RESOURCES = enum.auto()
@@ -84,7 +88,7 @@ _BY_CODE = {
     "57014": FailureKind.CANCELLED,  # statement_timeout, or by somebody
     "57P01": FailureKind.CONNECTION,  # ended by an administrator, or the server is stopping
     "57P02": FailureKind.CONNECTION,  # another process crashed
-    "57P03": FailureKind.CONNECTION,  # starting up, shutting down or recovering
+    "57P03": FailureKind.STARTING,
     "57P05": FailureKind.CONNECTION,  # idle_session_timeout
     "58030": FailureKind.DAMAGED,  # a bad sector of a relation (one of the log stops the server)
     "58P01": FailureKind.MISSING_FILE,
@@ -96,6 +100,7 @@ _BY_CLASS = {
     "21": FailureKind.VALUE,
     "22": FailureKind.VALUE,
     "23": FailureKind.VALUE,
+    "28": FailureKind.LOGIN,
     "42": FailureKind.STATEMENT,
     "53": FailureKind.RESOURCES,
     "P0": FailureKind.RAISED,

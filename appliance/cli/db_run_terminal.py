@@ -18,8 +18,8 @@ from appliance.dbops.duration import duration
 if TYPE_CHECKING:
     from appliance.dbops.plan.plan import Plan
     from appliance.dbops.plan.step import Choice, Step
+    from appliance.dbops.repair.crew import Confirm
     from appliance.dbops.repair.progress import Progress
-    from appliance.dbops.repair.run import Confirm
     from appliance.dbops.repair.run_step import Result
 
 

@@ -29,6 +29,7 @@ class Fault(StrEnum):
     GONE = "no longer there"
     DENIED = "not allowed"
     CONNECTION = "connection lost"
+    FULL = "no connection is free"
     OTHER = "failed"
 
 
@@ -47,6 +48,8 @@ _BY_KIND = {
     FailureKind.NO_NAMESPACE: Fault.GONE,
     FailureKind.DENIED: Fault.DENIED,
     FailureKind.CONNECTION: Fault.CONNECTION,
+    FailureKind.STARTING: Fault.CONNECTION,
+    FailureKind.CONNECTIONS_FULL: Fault.FULL,
 }
 
 

@@ -24,6 +24,7 @@ DELAY_MAX_S = 1.0
 _PASSING = frozenset(
     {
         FailureKind.CONNECTION,
+        FailureKind.STARTING,
         FailureKind.CONNECTIONS_FULL,
         FailureKind.DISK_FULL,
         FailureKind.RESOURCES,

@@ -388,3 +388,9 @@ class Snapshot:
     def database(self, name: str) -> Database | None:
         """The database of a name."""
         return next((database for database in self.databases if database.name == name), None)
+
+    def relation(self, database: str | None, oid: int | None) -> Relation | None:
+        """The relation of an oid in the database of a name."""
+        found = None if database is None else self.database(database)
+        relations = () if found is None else found.relations or ()
+        return next((relation for relation in relations if relation.oid == oid), None)
