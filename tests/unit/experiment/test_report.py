@@ -149,7 +149,7 @@ def test_the_list_shows_what_runs_with_its_guardrails(helps: Analysis, harms: An
     texts = plain(" ".join(Text(list_page(listed)).texts))
     assert "Guardrails. Safe: Messages sent; Regenerations a message; " in texts
     assert "None in either arm: Replies that failed." in texts
-    assert "better. Cost: No change seen ." in texts
+    assert "better. Cost: No change seen . Guardrails. " in " ".join(texts.split())
     assert "Prompt tokens found in the cache: breached, -3" in texts
     assert "later draft" in texts
     assert "Not started." in texts
