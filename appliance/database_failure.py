@@ -13,5 +13,10 @@ DatabaseFailure = (
 """TimeoutError is an OSError. InternalClientError ("another operation is in progress") is for a statement
 that comes between a server's last words, as when its postmaster was killed, and the connection's end."""
 
-QueryAtFault = (asyncpg.SyntaxOrAccessError, asyncpg.DataError)
-"""What a statement raises that is wrong by itself (its text, a division by zero) on any database."""
+StatementRefused = asyncpg.PostgresError
+"""What a statement raises; the two that follow are kinds of it, and looked at first."""
+
+StatementTimedOut = asyncpg.QueryCanceledError
+
+ServerLeft = (asyncpg.OperatorInterventionError, asyncpg.PostgresConnectionError)
+"""What it raises because the server ends it, or itself: no fault of the statement's."""
