@@ -8,9 +8,10 @@ from appliance.experiment.findings import Analysis, ArmResult, Finding
 from appliance.experiment.report.frame import framed
 from appliance.experiment.report.markup import Markup, tag
 from appliance.experiment.report.numbers import hours
-from appliance.experiment.report.page import guard_tone, moment
+from appliance.experiment.report.page import answer_tone, guard_tone, moment
+from appliance.experiment.report.sentences import guard_word, guarded
 from appliance.experiment.report.subject import Subject
-from appliance.experiment.report.words import did_it_help, guard_word, moved
+from appliance.experiment.report.words import Answer, did_it_help
 from appliance.experiment.stats.guardrail import Guard
 
 
@@ -57,7 +58,7 @@ def _stands(item: Finding) -> str:
     if item.guard is None:
         return f"{item.metric.title}: {item.lacks or 'too few users'}"
     told = f"{item.metric.title}: {guard_word(item.guard)}"
-    return told if item.guard in (Guard.SAFE, Guard.OPEN) else f"{told}, {moved(item)}"
+    return told if item.guard in (Guard.SAFE, Guard.OPEN) else f"{told}, {guarded(item)}"
 
 
 def _item(one: Listed) -> Markup:
@@ -90,16 +91,18 @@ def _when(one: Listed) -> str:
 
 def _results(analysis: Analysis, subject: Subject) -> list[Markup]:
     paused = {arm.name for arm in subject.arms if arm.paused_at is not None}
-    return [part for result in analysis.results for part in _result(result, analysis, paused)]
+    return [
+        part
+        for result in analysis.results
+        for part in _result(result, did_it_help(result, analysis, subject), result.arm in paused)
+    ]
 
 
-def _result(result: ArmResult, analysis: Analysis, paused: set[str]) -> list[Markup]:
-    answer = did_it_help(result, analysis)
-    tone = {True: "good", False: "bad", None: ""}[answer.is_good]
+def _result(result: ArmResult, answer: Answer, is_paused: bool) -> list[Markup]:
     line = tag(
         "p",
-        f"{result.arm}{' (paused)' if result.arm in paused else ''}: ",
-        tag("span", answer.short, class_=f"word {tone}".strip()),
+        f"{result.arm}{' (paused)' if is_paused else ''}: ",
+        tag("span", answer.short, class_=f"word {answer_tone(answer)}".strip()),
         f". {answer.told[0]}" if answer.told else ".",
     )
     guards = [

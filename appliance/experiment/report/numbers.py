@@ -18,9 +18,9 @@ def change(value: float) -> str:
     return f"{_signed(value * 100, 2)}{_PER_CENT}"
 
 
-def span(low: float, high: float) -> str:
+def span(low: float, high: float, between: str = " to ") -> str:
     """An interval of relative changes: +1.2 to +7.0 %."""
-    return f"{_signed(low * 100, 2)} to {change(high)}"
+    return f"{_signed(low * 100, 2)}{between}{change(high)}"
 
 
 def per_cent(value: float) -> str:
