@@ -247,7 +247,9 @@ def _taken(definition: Definition, others: Sequence[Experiment]) -> list[str]:
                 f"salt: {other.name!r} runs with salt {other.salt!r}: another one would give its users "
                 "other arms; stop it, and begin anew under another name"
             ]
-        return [f"name: there is an experiment {other.name!r} already ({other.state})"]
+        return [
+            f"name: there is an experiment {other.name!r} already ({other.state}): take another name"
+        ]
     return []
 
 

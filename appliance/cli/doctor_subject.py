@@ -6,20 +6,16 @@ Owns the gathering of facts; they are data, and the checks (`doctor_files.py`, `
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance.cli.service_states import ServiceState, services, unit_properties
 from appliance.config import Config
 from appliance.file_access import Who
 
-SYSTEMCTL_TIMEOUT_S = 5.0
 KIB = 1024
 
 
@@ -36,8 +32,8 @@ class Fault:
 class Machine:
     """Facts that no file of the appliance tells.
 
-    `services`: active state by unit (`active`, `failed` …), empty without systemd. Limits are those of
-    the units where they are installed, else this process's own.
+    `services` by unit, empty without systemd. Limits are those of the units where they are installed,
+    else this process's own.
     """
 
     now_s: float
@@ -46,7 +42,7 @@ class Machine:
     gpu_nodes: tuple[Path, ...]
     open_files_max: int
     locked_bytes_max: int
-    services: Mapping[str, str] = field(default_factory=dict)
+    services: Mapping[str, ServiceState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,60 +66,33 @@ class Subject:
     @property
     def is_running(self) -> bool:
         """Whether the services have the port: timers and the target are active without it."""
-        return self.machine.services.get("appliance-server.socket") == "active"
+        state = self.machine.services.get("appliance-server.socket")
+        return state is not None and state.active == "active"
 
 
 def look_at_machine() -> Machine:
     """The facts of this machine, now."""
     memory = _meminfo()
-    limits = _unit_limits("appliance-server.service")
     own_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     own_locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    server = unit_properties("appliance-server.service", "LimitNOFILE")
+    engine = unit_properties("appliance-engine@0.service", "LimitMEMLOCK")
     return Machine(
         now_s=time.time(),
         memory_total_bytes=memory["MemTotal"] * KIB,
         huge_pages_bytes=memory.get("HugePages_Total", 0) * memory.get("Hugepagesize", 0) * KIB,
         gpu_nodes=tuple(sorted(Path("/dev").glob("nvidia*"))),
-        open_files_max=limits.get("LimitNOFILE", own_files),
-        locked_bytes_max=_unit_limits("appliance-engine@0.service").get("LimitMEMLOCK", own_locked),
+        open_files_max=_limit(server.get("LimitNOFILE"), own_files),
+        locked_bytes_max=_limit(engine.get("LimitMEMLOCK"), own_locked),
         services=services(),
     )
 
 
-def services() -> dict[str, str]:
-    """The active state of each of the appliance's units that systemd knows."""
-    said = _systemctl("list-units", "appliance*", "--all", "--output=json")
-    try:
-        rows = json.loads(said) if said else []
-    except ValueError:
-        return {}
-    return {str(row["unit"]): str(row["active"]) for row in rows}
-
-
-def _unit_limits(unit: str) -> dict[str, int]:
-    """Limits of an installed unit in numbers; an unlimited one is the largest."""
-    said = _systemctl("show", unit, "--property=LoadState,LimitNOFILE,LimitMEMLOCK")
-    values = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-    if values.pop("LoadState", "") != "loaded":
-        return {}
-    return {name: int(text) if text.isdecimal() else 2**63 for name, text in values.items()}
-
-
-def _systemctl(*words: str) -> str:
-    """What systemctl says; nothing where systemd does not run."""
-    if shutil.which("systemctl") is None or not os.path.isdir("/run/systemd/system"):
-        return ""
-    try:
-        ended = subprocess.run(
-            ("systemctl", *words),
-            capture_output=True,
-            text=True,
-            timeout=SYSTEMCTL_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ended.stdout if ended.returncode == 0 else ""
+def _limit(text: str | None, own: int) -> int:
+    """A unit's limit, or this process's own where there is no unit; an unlimited one is the largest."""
+    if text is None:
+        return own
+    return int(text) if text.isdecimal() else 2**63
 
 
 def _meminfo() -> dict[str, int]:

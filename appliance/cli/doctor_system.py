@@ -151,14 +151,13 @@ def gpu_faults(subject: Subject) -> Iterator[Fault]:
 
 
 def service_faults(subject: Subject) -> Iterator[Fault]:
-    """Services that failed, and installed files that are not as they were installed."""
+    """Services that failed or end again and again, and files that are not as they were installed."""
     for unit, state in sorted(subject.machine.services.items()):
-        if state == "failed":
-            yield Fault(
-                name="service-failed",
-                what=f"{unit} has failed",
-                mend=f"journalctl -b -u {unit} -n 20, then systemctl restart {unit}",
-            )
+        look = f"journalctl -b -u {unit} -n 20, then systemctl restart {unit}"
+        if state.active == "failed":
+            yield Fault(name="service-failed", what=f"{unit} has failed", mend=look)
+        elif state.restarting is not None:
+            yield Fault(name="service-restarting", what=f"{unit} {state.restarting}", mend=look)
     if subject.differing:
         yield Fault(
             name="units-differ",

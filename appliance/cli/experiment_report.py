@@ -12,6 +12,7 @@ from urllib.parse import quote
 from appliance.cli.admin_client import ask
 from appliance.cli.experiment_look import Look, look
 from appliance.cli.experiment_options import (
+    add_arm,
     add_common,
     add_metrics,
     add_name,
@@ -52,9 +53,11 @@ def add_stop(kinds: Subparsers) -> None:
 
 def add_ship(kinds: Subparsers) -> None:
     """The options of `ship`."""
-    parser = kinds.add_parser("ship", help="move label production to an arm's version")
+    parser = kinds.add_parser(
+        "ship", help="move label production to an arm's version, and end the experiment"
+    )
     add_name(parser)
-    parser.add_argument("arm", metavar="ARM")
+    add_arm(parser)
     parser.add_argument(
         "--confirm", metavar="LABEL", help="`production` again, where the label is protected"
     )

@@ -50,15 +50,18 @@ def _line(name: str, part: Mapping[str, Any], words: Any) -> str:
     return f"{name:<12}" + (f"AWAY: {part['away']}" if "away" in part else words(part))
 
 
-def _services(states: Mapping[str, str]) -> Iterator[str]:
+def _services(states: Mapping[str, Any]) -> Iterator[str]:
     processes = {name: state for name, state in states.items() if name.endswith(".service")}
     if not processes:
         return
-    failed = [name for name, state in states.items() if state == "failed"]
-    active = [name.removesuffix(".service") for name, s in processes.items() if s == "active"]
+    failed = [name for name, state in states.items() if state["active"] == "failed"]
+    active = [n.removesuffix(".service") for n, s in processes.items() if s["active"] == "active"]
     yield f"{'services':<12}{', '.join(active) or 'none'} active"
     if failed:
         yield f"{'':<12}FAILED: {', '.join(failed)}"
+    for name, state in states.items():
+        if state["restarting"] is not None:
+            yield f"{'':<12}RESTARTING: {name} {state['restarting']}"
 
 
 def _server(server: Mapping[str, Any]) -> str:

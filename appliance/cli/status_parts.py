@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from appliance.cli.admin_client import ask_socket
-from appliance.cli.doctor_subject import services
+from appliance.cli.service_states import ServiceState, services
 from appliance.config import Config, engine_configs
 from appliance.dbops.monitoring.figures import read_figures
 from appliance.dbops.target import Target
@@ -28,7 +29,7 @@ def gather(config: Config) -> dict[str, Any]:
     server = _server(config)
     return {
         "version": version("appliance"),
-        "services": services(),
+        "services": {unit: _service(state) for unit, state in services().items()},
         "server": server,
         "engines": asyncio.run(_engines(config)),
         "database": asyncio.run(_database(config)),
@@ -36,6 +37,10 @@ def gather(config: Config) -> dict[str, Any]:
         "journal": server.get("journal") or _journal(config.paths.journal_dir),
         "model": {"name": config.model.name, "path": str(config.model.path)},
     }
+
+
+def _service(state: ServiceState) -> Part:
+    return {**asdict(state), "restarting": state.restarting}
 
 
 def _server(config: Config) -> Part:

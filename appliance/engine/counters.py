@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from appliance.engine.sequence import Sequence, State
+from appliance.process_start import STARTED_AT_S
 from appliance.wire.frames import Priority
 
 
@@ -58,6 +59,7 @@ def stats_values(
     values |= step_gauges
     values |= _queue_gauges(sequences[State.WAITING], now)
     values["rss_bytes"] = _rss_bytes()
+    values["start_time_seconds"] = STARTED_AT_S
     return values
 
 

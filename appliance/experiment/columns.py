@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.database_failure import ServerLeft, StatementRefused, StatementTimedOut
+from appliance.database_failure import DatabaseFailure, FailureKind, failure_kind
 from appliance.errors import InvalidRequest
 from appliance.store.pool import Connection
 
@@ -50,12 +50,15 @@ async def read_columns(
             [parameter.name for parameter in prepared.get_parameters()],
         )
         await connection.copy_from_query(statement, name, output=found.take, format="binary")
-    except StatementTimedOut as error:
-        raise InvalidRequest(f"{origin}: was not done in the {timeout_s:.0f} s left") from error
-    except ServerLeft:
-        raise
-    except StatementRefused as error:
-        raise InvalidRequest(f"{origin}: {error}") from error
+    except DatabaseFailure as error:
+        match failure_kind(error):
+            case FailureKind.CONNECTION | FailureKind.STARTING:
+                raise
+            case FailureKind.CANCELLED:
+                told = f"was not done in the {timeout_s:.0f} s that were left"
+            case _:
+                told = str(error)
+        raise InvalidRequest(f"{origin}: {told}") from error
     return _columns(origin, row, found.body)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from appliance.process_start import STARTED_AT_S
 from appliance.prompt.messages import Role
 from appliance.server.storage import Storage
 from appliance.store.write_gate import Writes
@@ -43,6 +44,11 @@ class Metrics:
             "Requests that are generating or waiting to.",
             registry=self.registry,
         )
+        Gauge(
+            "appliance_start_time_seconds",
+            "When the server was started, in seconds since 1970.",
+            registry=self.registry,
+        ).set(STARTED_AT_S)
 
     def watch_streams(self, running: Callable[[], int]) -> None:
         """Where the number of running replies is read at each scrape."""

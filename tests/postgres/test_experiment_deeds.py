@@ -58,6 +58,11 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Line:
 
 @pytest.fixture
 async def store(pool: Pool) -> Experiments:
+    return await published(pool)
+
+
+async def published(pool: Pool) -> Experiments:
+    """Experiments on two versions of Ada, the first of which everybody has."""
     registry = PromptRegistry(pool)
     for version in VERSIONS.values():
         await registry.publish("ada", version, {"x": version.encode()}, **WHO)

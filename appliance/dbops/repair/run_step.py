@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import asyncpg
@@ -21,12 +21,10 @@ from appliance.dbops.faults import STOPS, Fault, damaged_block, damaged_file, fa
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.run_queries import QUERIES
 from appliance.dbops.snapshot.snapshot import Snapshot
-from appliance.dbops.target import Connection
+from appliance.dbops.target import Connection, NoConnectionFree
 from appliance.errors import ApplianceError
-from appliance.named_sql import read_queries
-
-QUERIES = read_queries("appliance.dbops", "run")
 
 TAKE_OVERS_MAX = 3
 SLOT_TRIES_MAX = 20
@@ -73,7 +71,9 @@ class StepTaker:
     """Takes steps one at a time; two of them may work side by side."""
 
     def __init__(self, sessions: MaintenanceSessions, begun: Begun, clear_way: ClearWay) -> None:
-        self._sessions = sessions
+        self.sessions = sessions
+        """Its own, for one deed at a time."""
+        self.is_busy = False
         self._begun = begun
         self._clear_way = clear_way
 
@@ -83,24 +83,23 @@ class StepTaker:
         A step that this class does not know is a bug: those have owners of their own.
         """
         started = time.monotonic()
+        self.is_busy = True
         try:
             result = await self._take(step, choice, snapshot)
+        except NoConnectionFree as error:
+            result = Result(state=State.FAILED, words=error.message, fault=Fault.FULL)
         except ApplianceError as error:
             result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
         except DatabaseFailure as error:
             await self._forget(step, error)
             result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
-        return Result(
-            state=result.state,
-            words=result.words,
-            fault=result.fault,
-            damage=result.damage,
-            seconds=time.monotonic() - started,
-        )
+        finally:
+            self.is_busy = False
+        return replace(result, seconds=time.monotonic() - started)
 
     async def close(self) -> None:
         """Close the sessions."""
-        await self._sessions.close()
+        await self.sessions.close()
 
     async def _take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
         statements = step.statements if choice is None else choice.statements
@@ -120,7 +119,7 @@ class StepTaker:
             case StepKind.DROP_SLOT:
                 return await self._drop_slot(step, statements)
             case StepKind.FINISH_PREPARED:
-                return await self._once(step, statements)
+                return await self._unless_gone(step, statements)
             case StepKind.DROP_TEMP:
                 return await self._drop_temp(step, statements)
             case StepKind.PROBE:
@@ -136,7 +135,7 @@ class StepTaker:
             try:
                 values = await self._values(step, statements)
             except asyncpg.PostgresError as error:
-                await (await self._sessions.get(step.database)).execute("ROLLBACK")
+                await (await self.sessions.get(step.database)).execute("ROLLBACK")
                 if fault_of(error) not in STOPS or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(PROBE_EVERY_S)
@@ -183,7 +182,7 @@ class StepTaker:
                 await self._drop_leftovers(step)
 
     async def _drop_leftovers(self, step: Step) -> None:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         for row in await connection.fetch(QUERIES["index_leftovers"], step.relation_oid):
             # Of a system's table, which one of TOAST is, no index can be dropped beside traffic.
             how = "" if row["toast"] else "CONCURRENTLY "
@@ -191,7 +190,7 @@ class StepTaker:
                 f"DROP INDEX {how}IF EXISTS {identifier(row['schema'], row['name'])}"
             )
 
-    async def _once(self, step: Step, statements: tuple[str, ...]) -> Result:
+    async def _unless_gone(self, step: Step, statements: tuple[str, ...]) -> Result:
         """A deed that somebody else may have done since the snapshot."""
         try:
             await self._execute(step, statements)
@@ -208,7 +207,7 @@ class StepTaker:
         before it makes a table (`InitTempTableNamespace`, catalog/namespace.c).
         """
         gone = Result(state=State.DONE, words="it was gone already")
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         self._begun(step.key, connection.get_server_pid())
         transaction = connection.transaction()
         await transaction.start()
@@ -235,7 +234,7 @@ class StepTaker:
         """Its reader, once ended, comes back and takes it again: whoever is quicker has it."""
         for _ in range(SLOT_TRIES_MAX):
             try:
-                return await self._once(step, statements)
+                return await self._unless_gone(step, statements)
             except asyncpg.PostgresError as error:
                 if error.sqlstate != _IN_USE:
                     raise
@@ -243,7 +242,7 @@ class StepTaker:
         return Result(state=State.FAILED, words="its reader always comes back first: stop it there")
 
     async def _end_autovacuum(self, step: Step) -> bool:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         rows = await connection.fetch(QUERIES["end_autovacuum_of"], step.relation_oid)
         return bool(rows) and all(row["ended"] for row in rows)
 
@@ -251,7 +250,7 @@ class StepTaker:
         self, step: Step, error: asyncpg.PostgresError, snapshot: Snapshot
     ) -> Result:
         """Name what cannot be read: the table itself, or one of its indexes."""
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         file = damaged_file(error)
         rows = (
             []
@@ -259,9 +258,7 @@ class StepTaker:
             else await connection.fetch(QUERIES["relation_of_file"], step.relation_oid, file)
         )
         index = next((row["name"] for row in rows if not row["own"]), None)
-        database = None if step.database is None else snapshot.database(step.database)
-        relations = () if database is None else database.relations or ()
-        relation = next((item for item in relations if item.oid == step.relation_oid), None)
+        relation = snapshot.relation(step.database, step.relation_oid)
         assert step.database is not None
         assert step.relation_oid is not None
         block = damaged_block(error)
@@ -286,31 +283,31 @@ class StepTaker:
         return Result(state=State.FAILED, words=str(error), fault=fault_of(error), damage=damage)
 
     async def _relation_age(self, step: Step) -> Result:
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         row = await connection.fetchrow(QUERIES["relation_age"], step.relation_oid)
         if row is None:
             return Result(state=State.DONE, words="it was dropped meanwhile")
         return _by_age(step, row)
 
     async def _database_age(self, step: Step) -> Result:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         row = await connection.fetchrow(QUERIES["database_age"], step.database)
         return Result(state=State.DONE) if row is None else _by_age(step, row)
 
     async def _execute(self, step: Step, statements: tuple[str, ...]) -> None:
         for statement in statements:
-            connection = await self._sessions.get(step.database, step.settings)
+            connection = await self.sessions.get(step.database, step.settings)
             self._begun(step.key, connection.get_server_pid())
             await self._clear_way(connection)
             await connection.execute(statement)
 
     async def _values(self, step: Step, statements: tuple[str, ...]) -> list[object]:
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         return [await connection.fetchval(statement) for statement in statements]
 
     async def _forget(self, step: Step, error: BaseException) -> None:
         if fault_of(error) is Fault.CONNECTION or not isinstance(error, asyncpg.PostgresError):
-            await self._sessions.drop(step.database)
+            await self.sessions.drop(step.database)
 
 
 def _names_damage(error: asyncpg.PostgresError) -> bool:

@@ -50,6 +50,8 @@ def read_report(document: str) -> tuple[Subject, Analysis] | None:
 def report_text(subject: Subject, analysis: Analysis) -> str:
     """The first screen for a terminal."""
     lines = [f"{subject.name} ({subject.state}): {subject.hypothesis}", *subject.notes]
+    if analysis.crossed:
+        lines.append(f"Users in two arms: {analysis.crossed:,}, left out of every figure.")
     for result in analysis.results:
         lines += ["", f"{result.arm} beside {analysis.arms[0]}"]
         for question, answer in _answers(result, analysis, subject).items():

@@ -49,9 +49,15 @@ class Answer:
 def did_it_help(result: ArmResult, analysis: Analysis, subject: Subject) -> Answer:
     """The verdict, the guardrails that are worse, and the metrics that decide."""
     told = [
-        *_some([breach(one) for one in result.breached], "guardrails breached"),
+        *_some(
+            [breach(one) for one in result.breached],
+            "guardrail is breached",
+            "guardrails are breached",
+        ),
         *(sentence(one) for one in result.deciding if one not in result.breached),
-        *_some([harm(one) for one in _harmed(result)], "guardrails worse"),
+        *_some(
+            [harm(one) for one in _harmed(result)], "guardrail is worse", "guardrails are worse"
+        ),
     ]
     ends = _end_of(result, subject)
     match result.verdict:
@@ -61,7 +67,11 @@ def did_it_help(result: ArmResult, analysis: Analysis, subject: Subject) -> Answ
                 told=(
                     "Users did not come to the arms in the planned shares, so who is missing is not "
                     "random and no comparison below can be trusted.",
-                    *_some([breach(one) for one in result.breached], "guardrails breached"),
+                    *_some(
+                        [breach(one) for one in result.breached],
+                        "guardrail is breached",
+                        "guardrails are breached",
+                    ),
                 ),
                 is_good=False,
             )
@@ -97,15 +107,17 @@ def how_sure(result: ArmResult, analysis: Analysis) -> Answer:
     first = result.rests_on
     if first is None or first.p_value is None:
         return Answer(short="Nothing to judge yet", told=(behind,))
+    if first.effect is not None and first.reading is Reading.TOO_EARLY:
+        between = interval(first.effect, first.metric.unit, " and ")
+        so_far = f"{first.metric.title}: between {between} so far."
+        return Answer(short="Not sure yet", told=(so_far, behind))
     told = (_coverage(first), behind)
     if result.verdict in DECISIVE:
         return Answer(short="Very sure" if first.p_value < VERY_SURE else "Sure", told=told)
     if result.verdict is Verdict.NO_DIFFERENCE and _is_small(first, analysis.plan.minimum_effect):
         effect = per_cent(analysis.plan.minimum_effect)
         return Answer(short=f"Sure that it is below {effect}", told=told)
-    return Answer(
-        short="Not sure yet" if result.verdict is Verdict.TOO_EARLY else "Not sure", told=told
-    )
+    return Answer(short="Not sure", told=told)
 
 
 def what_it_costs(result: ArmResult, analysis: Analysis, subject: Subject) -> Answer:
@@ -114,7 +126,7 @@ def what_it_costs(result: ArmResult, analysis: Analysis, subject: Subject) -> An
     worse = [item for item in items if item.reading is Reading.WORSE]
     better = [item for item in items if item.reading is Reading.BETTER]
     unsure = [item for item in items if item not in worse and item not in better]
-    told = _some([sentence(item) for item in (*worse, *better, *unsure)], "below")
+    told = _some([sentence(item) for item in (*worse, *better, *unsure)], "below", "below")
     if items:
         told.append(_of_whom(analysis))
     shipping = subject.shipping_of(result.arm)
@@ -180,10 +192,11 @@ def _unknown(result: ArmResult) -> list[str]:
     ]
 
 
-def _some(sentences: list[str], what: str) -> list[str]:
+def _some(sentences: list[str], one: str, more: str) -> list[str]:
     """The first few, and how many more there are."""
     left = len(sentences) - TOLD_MAX
-    return sentences if left <= 0 else [*sentences[:TOLD_MAX], f"{left} more {what}."]
+    told = f"{left} more {one if left == 1 else more}."
+    return sentences if left <= 0 else [*sentences[:TOLD_MAX], told]
 
 
 def _given(sentence: str | None) -> list[str]:

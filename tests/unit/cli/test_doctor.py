@@ -23,6 +23,7 @@ import pytest
 
 from appliance.cli.doctor import checks, faults_of
 from appliance.cli.doctor_subject import Fault, Machine, Subject
+from appliance.cli.service_states import ServiceState
 from appliance.config import ApiKey, Config, ModelSource, Paths, ServerConfig, dump_config
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.file_access import Who, user
@@ -129,6 +130,12 @@ def with_settings(subject: Subject, section: str, **values: object) -> Subject:
 
 def with_machine(subject: Subject, **values: object) -> Subject:
     return replace(subject, machine=replace(subject.machine, **values))  # type: ignore[arg-type]
+
+
+def with_services(subject: Subject, **states: ServiceState) -> Subject:
+    return with_machine(
+        subject, services={f"appliance-{unit}.service": state for unit, state in states.items()}
+    )
 
 
 def chmod(name: str, mode: int) -> Callable[[Subject], Subject]:
@@ -240,7 +247,11 @@ TOLD: list[tuple[str, Plant]] = [
     ("credentials-missing", lambda s: replace(s, credentials=s.config_path / "none")),
     ("home-missing", lambda s: replace(s, home=None)),
     ("huge-pages-hold-memory", lambda s: with_machine(s, huge_pages_bytes=63 * GIB)),
-    ("service-failed", lambda s: with_machine(s, services={"appliance-x.service": "failed"})),
+    ("service-failed", lambda s: with_services(s, x=ServiceState(active="failed"))),
+    (
+        "service-restarting",
+        lambda s: with_services(s, x=ServiceState(active="activating", sub="auto-restart")),
+    ),
     ("units-differ", lambda s: replace(s, differing=("write   /etc/x (differs)",))),
 ]
 PLANTED: list[tuple[str, Plant]] = [
@@ -302,11 +313,12 @@ def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         subject = with_settings(healthy, "server", port=other.getsockname()[1])
         assert [fault.name for fault in looked_up(subject)] == ["port-taken"]
-        running = with_machine(subject, services={"appliance-server.socket": "active"})
+        active = ServiceState(active="active")
+        running = with_machine(subject, services={"appliance-server.socket": active})
         assert found(running) == []
         # On a stopped box the target and its timers are still active.
-        units = {"appliance.target": "active", "appliance-db-status.timer": "active"}
-        stopped = {**units, "appliance-server.socket": "failed"}
+        units = {"appliance.target": active, "appliance-db-status.timer": active}
+        stopped = {**units, "appliance-server.socket": ServiceState(active="failed")}
         names = [fault.name for fault in found(with_machine(subject, services=units))]
         assert names == ["port-taken"]
         names = [fault.name for fault in found(with_machine(subject, services=stopped))]

@@ -29,8 +29,8 @@ TOKENS = 'appliance_tokens_total{{kind="{}"}}'
 HEALTHY = {
     "appliance_streams_running": "3",
     "appliance_engine_up": "1",
-    "appliance_engine_steps": "0+600",
-    "appliance_ttft_seconds_count": "0+60",
+    "appliance_engine_start_time_seconds": "1700000000",
+    "appliance_start_time_seconds": "1700000000",
     'appliance_ttft_seconds_bucket{le="1.0"}': "0+60",
     'appliance_ttft_seconds_bucket{le="60.0"}': "0+60",
     'appliance_ttft_seconds_bucket{le="+Inf"}': "0+60",
@@ -50,11 +50,14 @@ HEALTHY = {
 }
 """Values at the start, and what is added each minute."""
 
+AGAIN = " ".join(f"{1_700_000_000 + 900 * n}x9 _x5" for n in range(MINUTES // 16 + 1))
+"""A process that is there for ten minutes, and then away for five."""
+
 SICK: dict[str, dict[str, str | None]] = {
     "ApplianceServerAway": {"appliance_streams_running": None},
     "ApplianceEngineAway": {"appliance_engine_up": "0"},
-    "ApplianceEngineRestarts": {"appliance_engine_steps": "saw"},
-    "ApplianceServerRestarts": {"appliance_ttft_seconds_count": "saw"},
+    "ApplianceEngineRestarts": {"appliance_engine_start_time_seconds": AGAIN},
+    "ApplianceServerRestarts": {"appliance_start_time_seconds": AGAIN},
     "ApplianceFailures": {REQUESTS.format(500): "0+30"},
     "ApplianceRefusals": {REQUESTS.format(503): "0+100"},
     "ApplianceSlowFirstToken": {'appliance_ttft_seconds_bucket{le="1.0"}': "0+10"},
@@ -69,12 +72,21 @@ SICK: dict[str, dict[str, str | None]] = {
 }
 
 
+FLAPPING = {
+    "ApplianceEngineAway": {"appliance_engine_up": "1x0 0x3 " * (MINUTES // 5 + 1)},
+    "ApplianceDatabaseTakesNoWrites": {
+        'appliance_database_writes{state="closed"}': "0x1 1x0 " * (MINUTES // 3 + 1)
+    },
+}
+"""What comes up for moments in between, for less than any alert would wait."""
+
+
 def series(values: dict[str, str | None]) -> list[dict[str, str]]:
-    """A day's beginning in promtool's notation: value, what is added, how often."""
+    """A day's beginning in promtool's notation: value, what is added, how often; or as it is written."""
 
     def written(text: str) -> str:
-        if text == "saw":
-            return "0+10x10 " * (MINUTES // 11)
+        if "x" in text:
+            return text
         first, _, step = text.partition("+")
         return f"{first}+{step or 0}x{MINUTES}"
 
@@ -133,6 +145,7 @@ def test_every_alert_is_tried() -> None:
 def test_each_fires_when_it_should_and_none_on_a_healthy_box(tmp_path: Path) -> None:
     tests = [firing({**HEALTHY}, [])]
     tests += [firing({**HEALTHY, **change}, [name]) for name, change in SICK.items()]
+    tests += [firing({**HEALTHY, **change}, [name]) for name, change in FLAPPING.items()]
     path = tmp_path / "test.yml"
     path.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "tests": tests}))
     ended = subprocess.run(
