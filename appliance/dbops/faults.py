@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from appliance.database_failure import FailureKind, failure_kind
+import asyncpg
+
+from appliance.database_failure import FailureKind, failure_kind, routine_of
 
 
 class Fault(StrEnum):
