@@ -19,8 +19,13 @@ def change(value: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """An interval of relative changes: +1.2 to +7.0 %."""
-    return f"{_signed(low * 100, 2)} to {change(high)}"
+    """An interval of relative changes: +1.2 to +7.0 %. Ends that differ are told with a digit more where
+    they would read alike: -20.3 to -19.7 %."""
+    for digits in (2, 3):
+        first, last = (_signed(end * 100, digits) for end in (low, high))
+        if first != last:
+            break
+    return f"{first} to {last}{_PER_CENT}"
 
 
 def per_cent(value: float) -> str:

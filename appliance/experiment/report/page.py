@@ -132,6 +132,11 @@ def _metrics(result: ArmResult, analysis: Analysis, *, named: bool) -> Markup:
     return tag(
         "section",
         tag("h2", f"Every metric: {result.arm}" if named else "Every metric"),
+        tag(
+            "p",
+            "A bar is where the true change may lie; a dashed line, the harm that a guardrail allows.",
+            class_="soft small",
+        ),
         tag("table", tag("thead", head), tag("tbody", *rows)),
     )
 

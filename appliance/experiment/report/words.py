@@ -33,7 +33,7 @@ def did_it_help(result: ArmResult, analysis: Analysis) -> Answer:
     told = [*map(_breach, result.breached[:TOLD_MAX]), *told]
     left = len(result.breached) - TOLD_MAX
     if left > 0:
-        told.append(f"{left} more guardrails breached.")
+        told.append(f"{left} more {'guardrail is' if left == 1 else 'guardrails are'} breached.")
     if not deciding:
         told.append("No metric that decides was measured.")
     match result.verdict:
@@ -73,10 +73,11 @@ def how_sure(result: ArmResult, analysis: Analysis) -> Answer:
     first = result.rests_on
     if first is None or first.p_value is None or first.level is None:
         return Answer(short="Nothing to judge yet", told=tuple(told))
-    told.insert(0, _coverage(first, analysis))
     if first.reading is Reading.TOO_EARLY:
-        short = "Not sure yet"
-    elif first.reading is Reading.UNCLEAR:
+        told.insert(0, f"{first.metric.title}: between {_ends(first, ' and ')} so far.")
+        return Answer(short="Not sure yet", told=tuple(told))
+    told.insert(0, _coverage(first, analysis))
+    if first.reading is Reading.UNCLEAR:
         short = "Not sure"
     else:
         short = "Very sure" if first.p_value < VERY_SURE else "Sure"

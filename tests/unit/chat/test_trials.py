@@ -255,7 +255,7 @@ async def test_who_is_greeted_otherwise_is_exposed_when_the_chat_is_opened_by_th
     pool: Pool,
     ledger: Ledger,
     running: RunningTurns,
-    model: ModelText,
+    turns: Turns,
     catalog: Catalog,
     greetings: tuple[str, str],
     is_seen: bool,
@@ -266,9 +266,7 @@ async def test_who_is_greeted_otherwise_is_exposed_when_the_chat_is_opened_by_th
         await catalog.registry.publish("assistant", made.version, made.files, **WHO)
         arms.append(ArmDefinition(name=f"arm-{number}", version=made.version))
     store, trials = Experiments(pool), Trials()
-    deeds = Experimenting(
-        experiments=store, trials=trials, catalog=catalog, ledger=ledger, model=model
-    )
+    deeds = Experimenting(experiments=store, trials=trials, catalog=catalog, prompts=turns.prompts)
     definition = Definition(name="hello", hypothesis="h", arms=arms, primary=["messages_sent"])
     await deeds.create(definition, **WHO)
     await deeds.start("hello", coverage=None, **WHO)
