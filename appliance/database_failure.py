@@ -110,11 +110,11 @@ def failure_kind(error: BaseException) -> FailureKind:
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
         if code == _PROGRAM_LIMIT_EXCEEDED:
-            return ROUTINES_OUT_OF_IDS.get(_routine_of(error), FailureKind.LIMIT)
+            return ROUTINES_OUT_OF_IDS.get(routine_of(error), FailureKind.LIMIT)
         return _BY_CODE.get(code) or _BY_CLASS.get(code[:2], FailureKind.OTHER)
     return FailureKind.CONNECTION if isinstance(error, DatabaseFailure) else FailureKind.OTHER
 
 
-def _routine_of(error: asyncpg.PostgresError) -> str:
+def routine_of(error: asyncpg.PostgresError) -> str:
     """The function of the server that raised an error; empty when it does not say."""
     return str(getattr(error, "server_source_function", "") or "")
