@@ -1,6 +1,6 @@
 // The chat page: wires its parts together, and shows what the conversation that is shown has changed.
 
-import { ApiError, call } from "/page/api.js";
+import { ApiError, call, hasKey } from "/page/api.js";
 import { Cast } from "/page/cast.js";
 import { Composer } from "/page/composer.js";
 import { Conversations } from "/page/conversations.js";
@@ -226,6 +226,8 @@ async function start() {
     const isThere = conversations.list.some((item) => item.id === wanted);
     if (isThere && !conversations.wantedId && !turns.running) await open(wanted, { back: true });
     await cast.refresh();
+    // The operator's pages; a link cannot bring a key along.
+    element("open-experiments").hidden = !cast.mayImport || hasKey();
     readiness.setModel((await call("GET", "/v1/models")).data[0]?.id ?? "");
     show();
     return true;
