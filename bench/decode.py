@@ -178,8 +178,8 @@ def weight_count(decoder: Decoder) -> int:
 
 
 def measure_machine(threads: int, nbytes: int) -> Machine:
-    """The best rates. Reads are of `nbytes`, as a step reads its weights, in turn from as many places as there
-    are forms: the steps alternate, so that a large cache holds no form's weights until its next turn."""
+    """The best rates. Reads are of `nbytes`, as a step reads its weights, in turn from as many places as
+    there are forms: the steps alternate, so that a large cache holds no weights until their next turn."""
     places = [torch.ones(nbytes // 4) for _ in FORMS]
     best = 0.0
     for number in range(10 * len(places)):
