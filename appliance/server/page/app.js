@@ -127,14 +127,17 @@ function startNew({ back = false } = {}) {
   if (!back && conversations.wantedId) history.pushState(null, "", location.pathname);
   conversations.wantedId = null;
   conversations.clear();
+  const wasSearched = endSearch();
   show();
   composer.focus();
+  if (wasSearched) guarded(refresh);
 }
 
 /** A new conversation with a character, whose greetings are there to swipe between. */
 async function beginWith(character) {
   await guarded(async () => {
     const created = await conversations.create({ character: character.id });
+    endSearch();
     await refresh();
     await open(created.id);
   });
@@ -177,6 +180,14 @@ async function search(text) {
       sidebar.say(error.message);
     }
   });
+}
+
+/** What is new is to be seen in the list; whether anything had been searched for. */
+function endSearch() {
+  const wasSearched = Boolean(conversations.asked);
+  conversations.asked = "";
+  sidebar.clearSearch();
+  return wasSearched;
 }
 
 async function listOlder() {

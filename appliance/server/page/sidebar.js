@@ -76,6 +76,10 @@ export class Sidebar {
     else this.say(isEmpty ? "Conversations you start are kept here." : "");
   }
 
+  clearSearch() {
+    this.field.value = "";
+  }
+
   /** A sentence about the list. */
   say(sentence) {
     element("sidebar-foot").textContent = sentence;

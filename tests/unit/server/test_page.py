@@ -269,6 +269,29 @@ async def test_conversations_are_found_by_what_was_said_and_listed_to_the_oldest
     await page.value("document.querySelector('#search-text').select()")
     await page.press("Delete")
     await page.wait_for(f"{ROWS}.length === 100")
+    await page.value("document.querySelector('#search-text').focus()")
+    await page.type("herons")
+    await page.press("Enter")
+    await page.wait_for(f"{ROWS}.length === 1")
+    # What begins is to be seen among the others.
+    await page.click("#new-chat")
+    await page.wait_for(f"{ROWS}.length === 100 && !document.querySelector('#search-text').value")
+
+
+async def test_a_text_is_copied_where_the_browser_gives_no_clipboard(
+    stored_door: Door, page: Browser
+) -> None:
+    stored_door.say("one")
+    await say(page, "Hello <b>there</b>")
+    await reply_is(page, "one")
+    await page.value(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+        "addEventListener('copy', () => { window.copied = document.activeElement.value; })"
+    )
+    await page.value("document.querySelector('.user [title=\"Copy the text\"]').focus()")
+    await page.press("Enter")
+    await page.wait_for("window.copied === 'Hello <b>there</b>'")
+    assert await page.value("document.activeElement.title") == "Copy the text"
 
 
 TWO_QUESTIONS = """
