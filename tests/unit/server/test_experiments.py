@@ -97,7 +97,15 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
         assert figures["regenerations"][place] == 0
     text = await team.run("experiment", "report", "ships")
     assert "Did it help? Too early to say." in text
-    assert "keep their version" in text, "what shipping would cost"
+    assert "Shipped, new chats compute the new front once (" in text, "what shipping would cost"
+    birds_alive = (
+        f"{by_arm[0]} live chat{'' if by_arm[0] == 1 else 's'} of production keep their version"
+    )
+    assert birds_alive in text
+    assert (
+        f" {by_arm[1]} live chat{'' if by_arm[1] == 1 else 's'} of other versions keep theirs"
+        in text
+    )
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
