@@ -336,6 +336,9 @@ async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(tea
     for name in ("..", ".", "Ships", ""):
         told = await team.run("experiment", "status", name, code=2)
         assert f"NAME: {name!r} is not 1 to 64 of a-z 0-9 _ -" in told
+    # Also a word that an address has for something else.
+    lacking = await team.run("experiment", "status", "lint", code=2)
+    assert "no experiment 'lint' (there are: ships)" in lacking
     for share in ("0", "10", "nan"):
         told = await team.run(
             "experiment", "start", "ships", "--coverage", share, "-m", "x", code=2
