@@ -11,8 +11,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from appliance.cli.db_plan_text import STAGES, duration, step_lines
+from appliance.cli.db_plan_text import STAGES, step_lines
 from appliance.cli.plain_text import size, visible
+from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
     from appliance.dbops.plan.plan import Plan
