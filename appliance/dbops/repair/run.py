@@ -259,7 +259,8 @@ class Run:
             return Result(state=State.SKIPPED, words="only a person can do this")
         choice = None
         if step.destructive:
-            choice = await self._confirm(step)
+            is_agreed = self._watch.is_kept_out(step)
+            choice = step.choices[0] if is_agreed else await self._confirm(step)
             if choice is None:
                 return Result(state=State.DECLINED, words="nobody has agreed to it")
         self._watch.check_room()
@@ -272,6 +273,9 @@ class Run:
         if waited is not None and result.fault is Fault.CANCELLED:
             self._memory.pinned(waited.pins)
             return replace(result, words=waited.words, fault=Fault.PINNED)
+        if result.state is State.HELD and self._watch.keeps_out:
+            words = f"{result.words}: a standby that is kept out was back for a moment"
+            return replace(result, words=words, fault=Fault.RETURNED)
         if result.fault is Fault.DISK_FULL:
             self._stopped = f"the server's disk is full: {result.words}"
         elif self._watch.room is not None and result.fault is Fault.CANCELLED:
