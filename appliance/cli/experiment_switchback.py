@@ -23,9 +23,9 @@ def add_switchback(kinds: Subparsers) -> None:
     parser = kinds.add_parser(
         "switchback", help="latency while `production` stood at one version, and at another"
     )
-    parser.add_argument("character", metavar="CHARACTER")
-    parser.add_argument("before", metavar="VERSION", help="the beginning of the one is enough")
-    parser.add_argument("after", metavar="OTHER", help="the beginning of the other")
+    parser.add_argument("character", metavar="CHARACTER", help="whose label it is")
+    parser.add_argument("before", metavar="VERSION", help="the one; its beginning is enough")
+    parser.add_argument("after", metavar="OTHER", help="the other, which is compared with it")
     parser.add_argument(
         "--since", default=None, metavar="TIME", help="in ISO 8601; UTC without a zone"
     )

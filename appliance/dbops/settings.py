@@ -40,6 +40,9 @@ fsync = on
 full_page_writes = on
 synchronous_commit = on
 wal_level = replica
+# When one of its processes dies, all end, and whoever started the server starts it again. Left to recover
+# in place, PostgreSQL 18.6 waits for ever once its startup process dies as well.
+restart_after_crash = off
 max_wal_size = 1GB
 checkpoint_timeout = 15min
 

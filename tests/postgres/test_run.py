@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -21,11 +22,11 @@ from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.plan.plan import make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
-from appliance.dbops.repair import disk_floor, run_step
+from appliance.dbops.repair import disk_floor, quiet_time, run_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
-from appliance.dbops.repair.row_counts import changes, count_rows
+from appliance.dbops.repair.row_counts import RowCounts, RowReading, changes, count_rows
 from appliance.dbops.repair.run import Surroundings
-from appliance.dbops.repair.run_journal import RunJournal
+from appliance.dbops.repair.run_journal import FILE_NAME, RunJournal
 from appliance.dbops.repair.run_memory import RunMemory
 from appliance.dbops.repair.run_step import State, StepTaker
 from appliance.dbops.repair.verify import check_structures
@@ -95,6 +96,61 @@ async def test_writes_come_back_with_every_row_and_a_second_run_finds_nothing_to
     again = Told()
     assert (await repair(drill.cluster.directory, tmp_path, QUICK, told=again)).is_complete
     assert again.ended_steps == [("probe", "done")]
+
+
+@pytest.mark.parametrize("version", BOTH)
+async def test_rows_are_compared_within_the_run_while_nobody_of_ours_writes(
+    version: str, new_drill: NewDrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill = await new_drill(version)
+    await drill.drive(situation("prepared"), silent)
+    counted_in: list[bool] = []
+
+    async def counting(*arguments: Any, **options: Any) -> RowCounts:
+        counted_in.append(is_on(tmp_path))
+        return await count_rows(*arguments, **options)
+
+    monkeypatch.setattr(quiet_time, "count_rows", counting)
+    policy = replace(QUICK, maintenance=True)
+    place = Surroundings(state_dir=tmp_path, data_dir=tmp_path, wal_folders=())
+    killed = RunJournal(tmp_path, (await read_snapshot(target_of(drill).connect)).system_id)
+    directory = drill.cluster.directory
+    outcome = await repair(directory, tmp_path / "1", policy, place=place, rows=RowReading.HASH)
+    assert not outcome.is_complete
+    assert outcome.rows is not None
+    assert (outcome.rows.is_loss, outcome.rows.changes) == (False, ())
+    assert outcome.rows.tables > 5
+    assert counted_in == [True, True]
+    # A run that was killed has counted; what it did is compared too, by the next one.
+    sessions = MaintenanceSessions(target_of(drill), 1000)
+    counts = await count_rows(await read_snapshot(target_of(drill).connect), sessions, digest=True)
+    await sessions.close()
+    (few,) = [one for one in counts.tables if one.table == '"public"."pending"']
+    more = replace(few, rows=(few.rows or 0) + 2)
+    tables = [asdict(more if one is few else one) for one in counts.tables]
+    killed.write("rows_counted", tables=tables)
+    killed.close()
+    outcome = await repair(
+        directory,
+        tmp_path,
+        policy,
+        [Consent.PREPARED_COMMIT],
+        place=place,
+        rows=RowReading.COUNT,
+    )
+    assert outcome.is_complete
+    assert outcome.rows is not None
+    assert [one.table for one in outcome.rows.changes] == ['"public"."pending"']
+    assert outcome.rows.is_loss  # It has one more, and there had been two.
+    assert counted_in == [True] * 3
+    assert not is_on(tmp_path)
+    events = [json.loads(line)["event"] for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    assert events.count("rows_compared") == 1
+    assert events[0] == "rows_counted"
+
+
+def target_of(drill: Drill) -> Target:
+    return Target(directory=drill.cluster.directory)
 
 
 async def test_the_stop_of_multixacts_is_told_from_that_of_ids_and_a_try_of_a_write_meets_it(

@@ -28,6 +28,7 @@ from appliance.dbops.repair.autovacuum_call import (
 )
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import count_rows
+from appliance.dbops.repair.run import Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
 from appliance.dbops.repair.run_step import State, StepTaker
@@ -216,6 +217,48 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
     await aged.end_actors()
 
 
+async def test_an_index_that_a_rebuild_passes_over_is_built_by_consent_or_told(
+    aged: Drill, tmp_path: Path
+) -> None:
+    await aged.execute_each(
+        "app",
+        "CREATE TABLE booked (n int, during int4range, "
+        "CONSTRAINT booked_once EXCLUDE USING gist (during WITH &&))",
+        "CREATE INDEX booked_n ON booked (n)",
+        "CREATE INDEX booked_half ON booked (n)",
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'booked_half'::regclass",
+    )
+    files = (
+        "SELECT string_agg(c.relname || pg_relation_filenode(c.oid), ',' ORDER BY c.relname) "
+        "FROM pg_class AS c WHERE c.relname IN ('booked_once', 'booked_n', 'booked_half')"
+    )
+    valid = "SELECT bool_and(indisvalid) FROM pg_index WHERE indrelid = 'booked'::regclass"
+    oid = await aged.value("SELECT 'booked'::regclass::oid::bigint")
+    journal = RunJournal(tmp_path, (await read_snapshot(target(aged).connect)).system_id)
+    journal.write("started", kind=StepKind.REINDEX, database="app", relation_oid=oid)
+    journal.close()
+    before = str(await aged.value(files)).split(",")
+    told = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=told)
+    after = str(await aged.value(files)).split(",")
+    assert await aged.value(valid) is True
+    assert [one for one in after if one in before] == [
+        one for one in before if one.startswith("booked_once")
+    ]
+    assert states(told, "reindex:") == ["failed"]
+    assert told.asked == [f"reindex-locked:app:{oid}"]
+    assert not outcome.is_complete
+    assert any("booked_once" in result.words for _, result in outcome.ended)
+    agreed = [Consent.BLOCKING_REINDEX]
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), agreed)
+    assert outcome.is_complete, outcome.left.steps
+    last = str(await aged.value(files)).split(",")
+    assert not set(last) & set(before)
+    again = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=again)
+    assert [key for key, _ in again.ended_steps] == ["probe"]
+
+
 async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     aged: Drill, sessions: MaintenanceSessions
 ) -> None:
@@ -303,6 +346,71 @@ async def test_a_run_is_not_over_while_its_last_try_of_a_write_fails_whatever_fo
     await aged.execute_each(
         "postgres", "ALTER DATABASE postgres RESET temp_tablespaces", "DROP TABLESPACE gone"
     )
+
+
+async def fill(aged: Drill, *, but: int) -> list[asyncpg.Connection]:
+    """Take every connection of the server, and give some up again."""
+    taken = []
+    while True:
+        try:
+            taken.append(await asyncpg.connect(aged.cluster.url("template1")))
+        except asyncpg.TooManyConnectionsError:
+            break
+    for _ in range(but):
+        await taken.pop().close()
+    while True:  # A closed one is free only once its process has ended.
+        free = await asyncpg.connect(aged.cluster.url("template1"))
+        count = await free.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        )
+        await free.close()
+        if count == len(taken) + 1:
+            return taken
+
+
+async def test_a_run_goes_on_with_one_worker_where_two_connections_are_left(
+    new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.cluster.start()
+    await drill.execute_each("postgres", "CREATE DATABASE app", "CREATE DATABASE other")
+    await drill.cluster.stop()
+    await move_to_xid(drill.cluster, HALFWAY_XIDS)
+    await drill.cluster.start()
+    taken = await fill(drill, but=2)
+    told = Told()
+    async with asyncio.timeout(200):
+        outcome = await repair(drill.cluster.directory, tmp_path, POLICY, told=told)
+    assert outcome.is_complete, outcome.stopped
+    assert {state for _, state in told.ended_steps} == {"done"}
+    keys = [key for key, _ in told.ended_steps]
+    assert len(keys) == len(set(keys)) > 300
+    for connection in taken:
+        await connection.close()
+
+
+async def test_a_run_without_a_connection_waits_and_then_says_what_to_do(
+    aged: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.dbops.repair.door.PATIENCE_S", 1.0)
+    taken = await fill(aged, but=2)
+    journal_place = target(aged)
+    seen = await read_snapshot(journal_place.connect)
+    taken += [await asyncpg.connect(aged.cluster.url("template1")) for _ in range(2)]
+    told = Told()
+
+    async def nobody(_: Step) -> None:
+        """Agrees to nothing."""
+
+    journal = RunJournal(tmp_path, seen.system_id)
+    place = Surroundings(state_dir=tmp_path, data_dir=None, wal_folders=())
+    run = Run(journal_place, POLICY, journal, place, confirm=nobody, report=told)
+    with pytest.raises(DatabaseError, match=r"no connection free.*Two are enough.*--workers 1"):
+        await run.go()
+    journal.close()
+    assert [words for words in told.words if words.startswith("waiting:")]
+    for connection in taken:
+        await connection.close()
 
 
 async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import asyncpg
 
-from appliance.database_failure import DatabaseFailure
+from appliance.database_failure import DatabaseFailure, FailureKind, failure_kind
 from appliance.dbops.amcheck import Amcheck
 from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
@@ -27,7 +27,7 @@ QUERIES = read_queries("appliance.dbops", "damage")
 LOG_BYTES_MAX = 4 << 20
 """Of the newest log: days of a healthy server, minutes of one in the warning window."""
 
-_DAMAGED_CLASS = "XX"  # internal error: XX001 data corrupted, XX002 index corrupted
+_DAMAGE = frozenset({FailureKind.DAMAGED, FailureKind.INTERNAL})
 
 
 async def probe_damage(
@@ -182,7 +182,7 @@ class _Probe:
     ) -> None:
         """Damage has a class of errors of its own; anything else only kept us from looking."""
         is_missing = fault_of(error) is Fault.MISSING_FILE and damaged_file(error) is not None
-        if is_missing or (error.sqlstate or "").startswith(_DAMAGED_CLASS):
+        if is_missing or failure_kind(error) in _DAMAGE:
             kind = DamageKind.FILE if is_missing else DamageKind.PAGE
             found = _damage(database, relation, DamageKind.INDEX if index else kind, str(error))
             self._add(replace(found, index=index))

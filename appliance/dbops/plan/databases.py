@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from appliance.dbops.blockers.refusals import is_multixact_limit_stale, smallest_database
 from appliance.dbops.limits import ID_SPACE
 from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.plan.vacuum import AgeLimits
-from appliance.dbops.remedies import count_database_age
+from appliance.dbops.remedies import count_database_age, freeze_database
 from appliance.dbops.snapshot.snapshot import Database, Snapshot
 
 AUTOVACUUM_SETTINGS = MappingProxyType(
@@ -48,10 +49,14 @@ def recount_step(snapshot: Snapshot) -> Step:
         members_short=False,
         members_over_half=False,
     )
+    statement = count_database_age(snapshot.major)
+    if is_multixact_limit_stale(snapshot):
+        database, statement = smallest_database(snapshot) or database, freeze_database()
     plain = refresh_step(snapshot, database, limits, 1, stale=True)
     return replace(
         plain,
         key="recount",
+        statements=(statement,),
         reason="every database is young, and the server refuses IDs all the same: it is to count anew",
     )
 

@@ -11,14 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from appliance.dbops.plan.blockers import (
-    GAIN_MIN,
-    Hold,
-    horizon_holds,
-    lock_steps,
-    pin_steps,
-    prepared_lock_steps,
-)
 from appliance.dbops.plan.databases import (
     autovacuum_step,
     probe_step,
@@ -27,6 +19,14 @@ from appliance.dbops.plan.databases import (
     unread_step,
 )
 from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.holds import (
+    GAIN_MIN,
+    Hold,
+    horizon_holds,
+    lock_steps,
+    pin_steps,
+    prepared_lock_steps,
+)
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.repairs import damage_steps, rebuild_steps, repair_steps
 from appliance.dbops.plan.step import Step, StepKind
@@ -85,8 +85,8 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     locks = list(lock_steps(snapshot, wanted, policy, _ends([*temp, *ended])))
     pins = pin_steps(snapshot, past.pins, wanted, _ends([*temp, *ended, *locks]))
     steps = [
-        *_once(*locks, *pins),
-        *_once(*prepared_lock_steps(snapshot, wanted, policy), *ended),
+        *_earliest(*locks, *pins),
+        *_earliest(*prepared_lock_steps(snapshot, wanted, policy), *ended),
         *temp,
         *(step for _, _, step in vacuums),
         *(step for _, _, step in damaged),
@@ -184,7 +184,7 @@ def _in_time(steps: Iterable[Step], waiting: Iterable[Step]) -> Iterator[Step]:
         yield replace(step, stage=min(step.stage, needed.get(step.key, step.stage)))
 
 
-def _once(*steps: Step) -> Iterable[Step]:
+def _earliest(*steps: Step) -> Iterable[Step]:
     """One step for what holds several things: that of the earliest stage, of equal ones the last."""
     found: dict[str, Step] = {}
     for step in steps:

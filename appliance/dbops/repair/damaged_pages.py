@@ -20,7 +20,7 @@ from appliance.dbops.plan.step import Step
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.empty_page import empty_page
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
-from appliance.dbops.repair.run_step import QUERIES
+from appliance.dbops.repair.run_queries import QUERIES
 from appliance.dbops.snapshot.snapshot import Relation
 from appliance.dbops.target import Connection
 from appliance.durable import replace_file

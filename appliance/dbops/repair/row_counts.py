@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import asyncpg
@@ -53,6 +54,13 @@ class RowCounts:
     tables: tuple[TableRows, ...]
 
 
+class RowReading(StrEnum):
+    """What a table is told by: how many rows it has, or what they are too."""
+
+    COUNT = "count"
+    HASH = "hash"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
     """A table that is not as it was. `is_loss` None: it may be one, or others' work meanwhile."""
@@ -61,6 +69,20 @@ class RowChange:
     table: str
     words: str
     is_loss: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowComparison:
+    """Of two counts: how many tables the first has, and those that are not as they were."""
+
+    tables: int
+    changes: tuple[RowChange, ...]
+
+    @property
+    def is_loss(self) -> bool | None:
+        """Whether rows were lost; None where that cannot be told of a table."""
+        losses = {change.is_loss for change in self.changes}
+        return True if True in losses else None if None in losses else False
 
 
 async def count_rows(
@@ -100,6 +122,11 @@ async def count_rows(
                 )
             )
     return RowCounts(system_id=snapshot.system_id, tables=tuple(found))
+
+
+def compare(before: RowCounts, after: RowCounts) -> RowComparison:
+    """Two counts of one cluster. Pure. Raises ConfigError when they are of two."""
+    return RowComparison(tables=len(before.tables), changes=changes(before, after))
 
 
 def changes(before: RowCounts, after: RowCounts) -> tuple[RowChange, ...]:

@@ -9,7 +9,7 @@ import asyncio
 import time
 
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
-from appliance.dbops.repair.run_step import QUERIES
+from appliance.dbops.repair.run_queries import QUERIES
 from appliance.errors import DatabaseError
 
 KEY = int.from_bytes(b"repairs!", "big")

@@ -10,23 +10,29 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
 from appliance.dbops.blockers.damage import Damage, DamageKind
-from appliance.dbops.faults import STOPS, Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.faults import (
+    STOPS,
+    Fault,
+    damaged_block,
+    damaged_file,
+    fault_of,
+    is_index_fault,
+    is_value_fault,
+)
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.run_queries import QUERIES
 from appliance.dbops.snapshot.snapshot import Snapshot
-from appliance.dbops.target import Connection
+from appliance.dbops.target import Connection, NoConnectionFree
 from appliance.errors import ApplianceError
-from appliance.named_sql import read_queries
-
-QUERIES = read_queries("appliance.dbops", "run")
 
 TAKE_OVERS_MAX = 3
 SLOT_TRIES_MAX = 20
@@ -58,6 +64,8 @@ class Result:
     words: str = ""
     fault: Fault | None = None
     damage: Damage | None = None
+    under_lock: tuple[str, ...] = ()
+    """Indexes, as SQL, that can be built only while nobody writes to their table."""
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -73,7 +81,9 @@ class StepTaker:
     """Takes steps one at a time; two of them may work side by side."""
 
     def __init__(self, sessions: MaintenanceSessions, begun: Begun, clear_way: ClearWay) -> None:
-        self._sessions = sessions
+        self.sessions = sessions
+        """Its own, for one deed at a time."""
+        self.is_busy = False
         self._begun = begun
         self._clear_way = clear_way
 
@@ -83,24 +93,23 @@ class StepTaker:
         A step that this class does not know is a bug: those have owners of their own.
         """
         started = time.monotonic()
+        self.is_busy = True
         try:
             result = await self._take(step, choice, snapshot)
+        except NoConnectionFree as error:
+            result = Result(state=State.FAILED, words=error.message, fault=Fault.FULL)
         except ApplianceError as error:
             result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
         except DatabaseFailure as error:
             await self._forget(step, error)
             result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
-        return Result(
-            state=result.state,
-            words=result.words,
-            fault=result.fault,
-            damage=result.damage,
-            seconds=time.monotonic() - started,
-        )
+        finally:
+            self.is_busy = False
+        return replace(result, seconds=time.monotonic() - started)
 
     async def close(self) -> None:
         """Close the sessions."""
-        await self._sessions.close()
+        await self.sessions.close()
 
     async def _take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
         statements = step.statements if choice is None else choice.statements
@@ -115,12 +124,14 @@ class StepTaker:
                 return await self._repair(step, statements[0], snapshot)
             case StepKind.REINDEX:
                 return await self._reindex(step, statements[0], snapshot)
+            case StepKind.REINDEX_LOCKED:
+                return await self._reindex_locked(step, statements, snapshot)
             case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
                 return await self._drop_slot(step, statements)
             case StepKind.FINISH_PREPARED:
-                return await self._once(step, statements)
+                return await self._unless_gone(step, statements)
             case StepKind.DROP_TEMP:
                 return await self._drop_temp(step, statements)
             case StepKind.PROBE:
@@ -136,7 +147,7 @@ class StepTaker:
             try:
                 values = await self._values(step, statements)
             except asyncpg.PostgresError as error:
-                await (await self._sessions.get(step.database)).execute("ROLLBACK")
+                await (await self.sessions.get(step.database)).execute("ROLLBACK")
                 if fault_of(error) not in STOPS or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(PROBE_EVERY_S)
@@ -176,14 +187,51 @@ class StepTaker:
 
     async def _reindex(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         """Build indexes anew, and leave nothing of an attempt that failed or was broken off."""
+        before = {(row["oid"], row["file"]) for row in await self._indexes(step)}
         try:
-            return await self._repair(step, statement, snapshot)
+            result = await self._repair(step, statement, snapshot)
         finally:
             with contextlib.suppress(*DatabaseFailure):
                 await self._drop_leftovers(step)
+        if result.state is not State.DONE:
+            return result
+        left = [row for row in await self._indexes(step) if (row["oid"], row["file"]) in before]
+        return await self._passed_over(step, left, snapshot)
+
+    async def _passed_over(
+        self, step: Step, left: list[asyncpg.Record], snapshot: Snapshot
+    ) -> Result:
+        """What REINDEX TABLE CONCURRENTLY leaves as it was, with a warning: an invalid index can be built
+        by its own name, an exclusion constraint's only under a lock."""
+        locked = []
+        for row in left:
+            name = identifier(row["schema"], row["name"])
+            if row["valid"]:
+                locked.append(name)
+                continue
+            result = await self._repair(step, f"REINDEX INDEX CONCURRENTLY {name}", snapshot)
+            if result.state is not State.DONE:
+                return result
+        if not locked:
+            return Result(state=State.DONE)
+        words = f"{', '.join(locked)} cannot be built beside writes to the table"
+        return Result(state=State.FAILED, words=words, under_lock=tuple(locked))
+
+    async def _reindex_locked(
+        self, step: Step, statements: tuple[str, ...], snapshot: Snapshot
+    ) -> Result:
+        for statement in statements:
+            result = await self._repair(step, statement, snapshot)
+            if result.state is not State.DONE:
+                return result
+        return Result(state=State.DONE)
+
+    async def _indexes(self, step: Step) -> list[asyncpg.Record]:
+        connection = await self.sessions.get(step.database)
+        return await connection.fetch(QUERIES["indexes"], step.relation_oid)
 
     async def _drop_leftovers(self, step: Step) -> None:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         for row in await connection.fetch(QUERIES["index_leftovers"], step.relation_oid):
             # Of a system's table, which one of TOAST is, no index can be dropped beside traffic.
             how = "" if row["toast"] else "CONCURRENTLY "
@@ -191,7 +239,7 @@ class StepTaker:
                 f"DROP INDEX {how}IF EXISTS {identifier(row['schema'], row['name'])}"
             )
 
-    async def _once(self, step: Step, statements: tuple[str, ...]) -> Result:
+    async def _unless_gone(self, step: Step, statements: tuple[str, ...]) -> Result:
         """A deed that somebody else may have done since the snapshot."""
         try:
             await self._execute(step, statements)
@@ -208,7 +256,7 @@ class StepTaker:
         before it makes a table (`InitTempTableNamespace`, catalog/namespace.c).
         """
         gone = Result(state=State.DONE, words="it was gone already")
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         self._begun(step.key, connection.get_server_pid())
         transaction = connection.transaction()
         await transaction.start()
@@ -235,7 +283,7 @@ class StepTaker:
         """Its reader, once ended, comes back and takes it again: whoever is quicker has it."""
         for _ in range(SLOT_TRIES_MAX):
             try:
-                return await self._once(step, statements)
+                return await self._unless_gone(step, statements)
             except asyncpg.PostgresError as error:
                 if error.sqlstate != _IN_USE:
                     raise
@@ -243,74 +291,72 @@ class StepTaker:
         return Result(state=State.FAILED, words="its reader always comes back first: stop it there")
 
     async def _end_autovacuum(self, step: Step) -> bool:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         rows = await connection.fetch(QUERIES["end_autovacuum_of"], step.relation_oid)
         return bool(rows) and all(row["ended"] for row in rows)
 
     async def _damaged(
         self, step: Step, error: asyncpg.PostgresError, snapshot: Snapshot
     ) -> Result:
-        """Name what cannot be read: the table itself, or one of its indexes."""
-        connection = await self._sessions.get(step.database)
+        """Name what cannot be read: of the table itself, of its TOAST, or of an index of the two."""
+        connection = await self.sessions.get(step.database)
         file = damaged_file(error)
-        rows = (
-            []
+        row = (
+            None
             if file is None
-            else await connection.fetch(QUERIES["relation_of_file"], step.relation_oid, file)
+            else await connection.fetchrow(QUERIES["relation_of_file"], step.relation_oid, file)
         )
-        index = next((row["name"] for row in rows if not row["own"]), None)
-        database = None if step.database is None else snapshot.database(step.database)
-        relations = () if database is None else database.relations or ()
-        relation = next((item for item in relations if item.oid == step.relation_oid), None)
+        place = step.relation_oid if row is None else row["relation_oid"]
+        relation = snapshot.relation(step.database, place)
         assert step.database is not None
-        assert step.relation_oid is not None
+        assert place is not None
         block = damaged_block(error)
-        # An index's own checks name no file; without index cleanup no index is read at all.
-        is_index = index is not None or (not rows and step.kind is StepKind.REPAIR)
-        if is_index:
+        if is_index_fault(error) if row is None else row["index"] is not None:
             kind = DamageKind.INDEX
         elif fault_of(error) is Fault.MISSING_FILE:
             kind = DamageKind.FILE
+        elif is_value_fault(error):
+            kind = DamageKind.VALUE
         else:
             kind = DamageKind.ROW if block is None else DamageKind.PAGE
         damage = Damage(
             kind=kind,
             database=step.database,
-            relation_oid=step.relation_oid,
+            relation_oid=place,
             schema="" if relation is None else relation.schema,
             relation="" if relation is None else relation.name,
-            index=index,
+            index=None if row is None else row["index"],
             block=block,
             message=str(error),
         )
         return Result(state=State.FAILED, words=str(error), fault=fault_of(error), damage=damage)
 
     async def _relation_age(self, step: Step) -> Result:
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         row = await connection.fetchrow(QUERIES["relation_age"], step.relation_oid)
         if row is None:
             return Result(state=State.DONE, words="it was dropped meanwhile")
         return _by_age(step, row)
 
     async def _database_age(self, step: Step) -> Result:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         row = await connection.fetchrow(QUERIES["database_age"], step.database)
         return Result(state=State.DONE) if row is None else _by_age(step, row)
 
     async def _execute(self, step: Step, statements: tuple[str, ...]) -> None:
         for statement in statements:
-            connection = await self._sessions.get(step.database, step.settings)
+            connection = await self.sessions.get(step.database, step.settings)
             self._begun(step.key, connection.get_server_pid())
             await self._clear_way(connection)
             await connection.execute(statement)
 
     async def _values(self, step: Step, statements: tuple[str, ...]) -> list[object]:
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         return [await connection.fetchval(statement) for statement in statements]
 
     async def _forget(self, step: Step, error: BaseException) -> None:
         if fault_of(error) is Fault.CONNECTION or not isinstance(error, asyncpg.PostgresError):
-            await self._sessions.drop(step.database)
+            await self.sessions.drop(step.database)
 
 
 def _names_damage(error: asyncpg.PostgresError) -> bool:

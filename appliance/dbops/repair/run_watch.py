@@ -19,7 +19,7 @@ from appliance.dbops.repair.disk_floor import Room, least_room
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.page_wait import PageWait, PageWaits, page_wait
 from appliance.dbops.repair.progress import Progress, ProgressMeter
-from appliance.dbops.repair.run_step import QUERIES
+from appliance.dbops.repair.run_queries import QUERIES
 from appliance.dbops.target import Connection
 from appliance.errors import ApplianceError
 
@@ -52,6 +52,7 @@ class RunWatch:
         self._waits = PageWaits()
         self._given_up: dict[str, PageWait] = {}
         self._kept_out: dict[tuple[str | None, str | None], Step] = {}
+        self._is_spared = False
         self.room: Room | None = None
 
     def begun(self, key: str, pid: int) -> None:
@@ -110,6 +111,7 @@ class RunWatch:
         self._kept_out = {
             who: step for who, step in self._kept_out.items() if step.stage == steps[0].stage
         }
+        self._is_spared = False
         tasks = [
             asyncio.create_task(self._watch(self._meter)),
             asyncio.create_task(self._keep_out()),
@@ -120,6 +122,10 @@ class RunWatch:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spare(self) -> None:
+        """Have a session for the moment of a look only, until this stage ends: the steps need them."""
+        self._is_spared = True
 
     async def close(self) -> None:
         """Close the sessions."""
@@ -135,6 +141,8 @@ class RunWatch:
             except _AWAY:
                 # The steps themselves meet a server that is away; here there is only nothing to see.
                 await self._sessions.drop(None)
+            if self._is_spared:
+                await self._sessions.close()
             self._progressed(meter.at(time.monotonic()))
 
     async def _look(self, meter: ProgressMeter) -> None:

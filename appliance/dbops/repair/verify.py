@@ -20,6 +20,7 @@ from appliance.dbops.plan.databases import TAKE_MULTIXACT, TAKE_XID
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.vacuum import age_limits
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.row_counts import RowComparison
 from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
 
 
@@ -61,6 +62,21 @@ def _members(snapshot: Snapshot, policy: Policy) -> Check:
         name="member space",
         ok=snapshot.members.used <= share * MEMBERS_MAX,
         words=f"{words}, at most {share:.0%} are to be",
+    )
+
+
+def check_rows(found: RowComparison) -> Iterator[Check]:
+    """Each table whose rows are not those of the first count, and all together. Pure."""
+    for change in found.changes:
+        yield Check(
+            name=f"rows of {change.database}.{change.table}",
+            ok=None if change.is_loss is None else not change.is_loss,
+            words=change.words,
+        )
+    yield Check(
+        name="rows",
+        ok=None if found.is_loss is None else not found.is_loss,
+        words=f"{found.tables} tables compared, {len(found.changes)} differ",
     )
 
 

@@ -40,6 +40,7 @@ SETTINGS = (
     "autovacuum_multixact_freeze_max_age",
     "autovacuum_naptime",
     "data_directory",
+    "synchronous_standby_names",
     "track_counts",
     "vacuum_failsafe_age",
     "vacuum_multixact_failsafe_age",
@@ -98,6 +99,7 @@ async def read_cluster(connect: Connect) -> Snapshot:
             next_mxid=head["next_mxid"],
             wal_position=head["wal_position"],
             members=await _members(session, control),
+            counted=snapshot_rows.counted_of(control),
             databases=tuple(
                 snapshot_rows.database_of(row, current=head["database"]) for row in databases
             ),

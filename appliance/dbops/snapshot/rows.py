@@ -13,6 +13,7 @@ from appliance.dbops.snapshot.snapshot import (
     PreparedTransaction,
     Relation,
     RelationKind,
+    ServerCount,
     Session,
     Slot,
     Standby,
@@ -154,6 +155,13 @@ def slots_of(rows: Iterable[Row]) -> tuple[Slot, ...]:
     )
 
 
+def counted_of(rows: Sequence[Row]) -> ServerCount | None:
+    """The row of `control`, where there is one."""
+    if not rows:
+        return None
+    return ServerCount(xid_age=rows[0]["oldest_xid_age"], mxid_age=rows[0]["oldest_mxid_age"])
+
+
 def standbys_of(rows: Iterable[Row]) -> tuple[Standby, ...]:
     """The rows of `standbys`."""
     return tuple(
@@ -162,6 +170,7 @@ def standbys_of(rows: Iterable[Row]) -> tuple[Standby, ...]:
             application=row["application"] or "",
             client=row["client"],
             state=row["state"],
+            sync_state=row["sync_state"],
             slot=row["slot"],
             xmin_age=row["xmin_age"],
         )

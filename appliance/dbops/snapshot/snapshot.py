@@ -215,6 +215,8 @@ class Standby:
     application: str
     client: str | None
     state: str | None
+    sync_state: str | None
+    """`sync` or `quorum` of one that commits wait for; None where it may not be seen."""
     slot: str | None
     xmin_age: int | None
 
@@ -273,6 +275,17 @@ class MemberSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCount:
+    """The ages of the oldest IDs that the server counts from, as of its newest checkpoint.
+
+    It refuses by its own count, in memory, which follows `pg_database` when a VACUUM tells it to.
+    """
+
+    xid_age: int
+    mxid_age: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A cluster at one moment, read without a transaction ID."""
 
@@ -299,6 +312,8 @@ class Snapshot:
     wal_position: int
     """Bytes of WAL ever written (or, on a standby, replayed)."""
     members: MemberSpace | None
+    counted: ServerCount | None
+    """None where the control file may not be read."""
     databases: tuple[Database, ...]
     sessions: tuple[Session, ...]
     prepared: tuple[PreparedTransaction, ...]
@@ -373,3 +388,9 @@ class Snapshot:
     def database(self, name: str) -> Database | None:
         """The database of a name."""
         return next((database for database in self.databases if database.name == name), None)
+
+    def relation(self, database: str | None, oid: int | None) -> Relation | None:
+        """The relation of an oid in the database of a name."""
+        found = None if database is None else self.database(database)
+        relations = () if found is None else found.relations or ()
+        return next((relation for relation in relations if relation.oid == oid), None)

@@ -24,7 +24,10 @@ SELECT clock_timestamp() AS taken_at,
 
 -- name: control
 SELECT (SELECT system_identifier FROM pg_control_system())::text AS system_id,
-       (SELECT next_multi_offset FROM pg_control_checkpoint())::text::bigint AS next_offset;
+       next_multi_offset::text::bigint AS next_offset,
+       age(oldest_xid) AS oldest_xid_age,
+       mxid_age(oldest_multi_xid) AS oldest_mxid_age
+  FROM pg_control_checkpoint();
 
 -- name: member_segments
 SELECT name FROM pg_ls_dir('pg_multixact/members') AS name;
@@ -119,6 +122,7 @@ SELECT r.pid,
        r.application_name AS application,
        host(r.client_addr) AS client,
        r.state,
+       r.sync_state,
        s.slot_name::text AS slot,
        age(r.backend_xmin) AS xmin_age
   FROM pg_stat_replication AS r

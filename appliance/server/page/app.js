@@ -1,6 +1,6 @@
 // The chat page: wires its parts together, and shows what the conversation that is shown has changed.
 
-import { ApiError, call } from "/page/api.js";
+import { ApiError, call, hasKey } from "/page/api.js";
 import { Cast } from "/page/cast.js";
 import { Composer } from "/page/composer.js";
 import { Conversations } from "/page/conversations.js";
@@ -17,7 +17,7 @@ import { Turns } from "/page/turns.js";
 const element = (id) => document.getElementById(id);
 
 const conversations = new Conversations();
-const readiness = new Readiness();
+const readiness = new Readiness({ onReady: () => goOn() });
 // What failed may be the engine: that is said now, not at the next poll.
 const failures = new Failures({ onKey: () => start(), onFailure: () => readiness.poll() });
 const guarded = (action) => failures.guarded(action);
@@ -35,10 +35,10 @@ const transcript = new Transcript({
   onSuggest: (text) => turns.send(text),
   onItemise: (message) => explanations.itemise(message),
   onChoose: () => cast.openPicker(),
-  nameOf: (id) => cast.nameOf(id),
+  speakerOf: (reply) => speakerOf(reply),
 });
 const explanations = new Explanations({ conversations, transcript, guarded });
-const turns = new Turns({ conversations, transcript, composer, failures, announce, onEnd: () => show() });
+const turns = new Turns({ conversations, transcript, composer, failures, announce, onEnd: () => endTurn() });
 const sidebar = new Sidebar({
   onOpen: (id) => open(id),
   onNew: () => startNew(),
@@ -67,6 +67,13 @@ function show() {
 /** Who answers here: the conversation's character, or the default one. */
 function speaker() {
   return cast.get(conversations.current?.character);
+}
+
+/** Who says a reply, where several are here: a greeting is the character's whose conversation it is. */
+function speakerOf(reply) {
+  const { members, character } = conversations.current ?? {};
+  const id = reply.speaker ?? (members?.length ? character : null);
+  return id && cast.nameOf(id);
 }
 
 function showSpeaker() {
@@ -194,19 +201,38 @@ async function keepScene(changes) {
   await guarded(refresh);
 }
 
+/** How the server took it is asked at once: what it could not store yet is said. */
+function endTurn() {
+  show();
+  readiness.poll();
+}
+
 // ---- the beginning ----
 
+let hasStarted = false;
+
+/** Nothing is in the way any more: what was said of it is no longer so. */
+function goOn() {
+  failures.say(null);
+  if (!hasStarted) start();
+}
+
 async function start() {
+  hasStarted = true;
   // Read now: a message sent while the answers below are on their way sets it too.
   const wanted = location.hash.slice(1);
-  await guarded(async () => {
+  const isThrough = await guarded(async () => {
     await refresh();
     const isThere = conversations.list.some((item) => item.id === wanted);
     if (isThere && !conversations.wantedId && !turns.running) await open(wanted, { back: true });
     await cast.refresh();
+    // The operator's pages; a link cannot bring a key along.
+    element("open-experiments").hidden = !cast.mayImport || hasKey();
     readiness.setModel((await call("GET", "/v1/models")).data[0]?.id ?? "");
     show();
+    return true;
   });
+  hasStarted = Boolean(isThrough);
 }
 
 element("open-scene").addEventListener("click", openScene);

@@ -9,9 +9,10 @@ const NEAR_END_PX = 56;
 const count = new Intl.NumberFormat("en");
 
 export class Transcript {
-  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose, nameOf }) {
+  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose, speakerOf }) {
     this.handlers = { onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose };
-    this.nameOf = nameOf;
+    this.speakerOf = speakerOf;
+    this.held = null;
     this.root = document.getElementById("transcript");
     this.scroller = document.getElementById("scroller");
     this.latest = document.getElementById("to-latest");
@@ -72,9 +73,28 @@ export class Transcript {
 
   show(tree, busy) {
     this.live = null;
+    this.holdFocus();
     this.root.replaceChildren(
       ...tree.path().map((message) => this.message(message, tree.siblings(message), busy)),
     );
+    if (!busy) this.giveFocusBack();
+  }
+
+  /** The keyboard's place is among buttons that are about to be made anew. */
+  holdFocus() {
+    const button = this.root.contains(document.activeElement) && document.activeElement;
+    const article = button && button.closest(".message");
+    if (!article) return;
+    this.held = { at: [...this.root.querySelectorAll(".message")].indexOf(article), label: button.title };
+  }
+
+  /** The same button of the message that stands there now, or its neighbour, unless the reader went on. */
+  giveFocusBack() {
+    const { held } = this;
+    this.held = null;
+    if (!held || document.activeElement !== document.body) return;
+    const buttons = [...(this.root.querySelectorAll(".message")[held.at]?.querySelectorAll(".tool:enabled") ?? [])];
+    (buttons.find((button) => button.title === held.label) ?? buttons[0])?.focus({ preventScroll: true });
   }
 
   /** Offer to say where the context begins, as older messages are left out. */
@@ -100,7 +120,7 @@ export class Transcript {
     if (message.role === "user") body.textContent = message.text;
     else body.append(render(message.text));
     article.dataset.id = message.id;
-    const who = this.whoLine(message.speaker);
+    const who = message.role === "assistant" && this.whoLine(message);
     if (who) article.append(who);
     article.append(body);
     if (message.role === "assistant") {
@@ -126,8 +146,8 @@ export class Transcript {
   }
 
   /** Who speaks, where there are several. */
-  whoLine(speaker) {
-    const name = speaker && this.nameOf(speaker);
+  whoLine(reply) {
+    const name = this.speakerOf(reply);
     if (!name) return null;
     const line = document.createElement("p");
     line.className = "who";
@@ -136,8 +156,8 @@ export class Transcript {
   }
 
   /** The turn has begun, and this member answers. */
-  speaks(speaker) {
-    const who = this.live && this.whoLine(speaker);
+  speaks(reply) {
+    const who = this.live && this.whoLine(reply);
     if (who) this.live.body.before(who);
   }
 
@@ -175,7 +195,10 @@ export class Transcript {
     actions.append(cancel, save);
     form.append(field, actions);
     const before = [...article.childNodes];
-    const close = () => article.replaceChildren(...before);
+    const close = () => {
+      article.replaceChildren(...before);
+      article.querySelector(".tool")?.focus({ preventScroll: true });
+    };
     cancel.addEventListener("click", close);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -275,7 +298,11 @@ function meter({ prompt_tokens: prompt, cached_tokens: cached }) {
   fill.style.width = `${percent}%`;
   bar.append(fill);
   const text = document.createElement("span");
-  text.textContent = `${percent} % from cache · ${count.format(cached)} of ${count.format(prompt)} tokens`;
+  text.className = "meter-text";
+  const counted = document.createElement("span");
+  counted.className = "meter-count";
+  counted.textContent = ` · ${count.format(cached)} of ${count.format(prompt)} tokens`;
+  text.append(`${percent} % from cache`, counted);
   box.append(bar, text);
   return box;
 }

@@ -261,7 +261,7 @@ async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Tea
     )
     for command in (("check",), ("report", "ships"), ("stop", "ships", "-m", "enough")):
         told = await team.run("experiment", *command, "--metrics", str(own), code=2)
-        assert "a value is null; use coalesce" in told
+        assert "own.sql: a value of 'x' is null; use coalesce" in told
     (own / "own.sql").write_text(
         "SELECT person, 1 AS x FROM appliance.experiment_people($1::text);"
     )
@@ -325,6 +325,14 @@ async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(tea
     assert "no version of ada begins with 'ffff0000'" in told
     told = await team.run("experiment", "lint", team.write("name: [1]"), code=2)
     assert "Expected `str`, got `array` - at `$.name`" in told
+    for name in ("..", ".", "Ships", ""):
+        told = await team.run("experiment", "status", name, code=2)
+        assert f"NAME: {name!r} is not 1 to 64 of a-z 0-9 _ -" in told
+    for share in ("0", "10", "nan"):
+        told = await team.run(
+            "experiment", "start", "ships", "--coverage", share, "-m", "x", code=2
+        )
+        assert f"--coverage: {share} is no share: above 0 and at most 1" in told
     nobody = await team.run("experiment", "report", "ships", code=2)
     assert "nobody has had a prompt of it yet: 0 conversations" in nobody
     assert "no experiment 'x' (there are: ships)" in await team.run(

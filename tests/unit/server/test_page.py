@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from appliance.config import ApiKey, ServerConfig
+from appliance.maintenance import maintenance
 from appliance.tokens import unpack
 from tests.browser import CHROMIUM, Browser, browser
 from tests.scripted_engine import Script
@@ -184,6 +185,56 @@ async def test_the_page_asks_for_a_key_when_there_is_one(database_url: str, chro
         door.say("one")
         await say(page, "Hello")
         await reply_is(page, "one")
+
+
+async def test_a_page_that_came_too_early_fills_itself_once_the_server_is_ready(
+    stored_door: Door, page: Browser
+) -> None:
+    page.expect_problem("503")
+    notice = "document.querySelector('#notice')"
+    stored_door.services.readiness.schema_ready = False
+    await page.reload()
+    await page.wait_for(f"{notice}.textContent.includes('not ready yet')")
+    await page.wait_for("document.querySelector('#engine.away')")
+    stored_door.services.readiness.schema_ready = True
+    await page.wait_for("document.querySelector('.suggestions button')")
+    await page.wait_for(f"{notice}.hidden && !document.querySelector('#engine.away')")
+
+
+async def test_what_is_kept_in_the_journal_is_said_until_it_is_stored(
+    stored_door: Door, page: Browser
+) -> None:
+    told = "document.querySelector('#engine-text').textContent"
+    stored_door.say("one", " two")
+    with maintenance(stored_door.services.config.paths.data_dir):
+        await say(page, "Hello")
+        await reply_is(page, "one two")
+        await page.wait_for(f"{told}.includes('stored when the database is back')")
+    await page.wait_for(f"!{told}.includes('database')")
+
+
+async def test_the_keyboard_keeps_its_place_among_buttons_that_are_made_anew(
+    stored_door: Door, page: Browser
+) -> None:
+    focused = "document.activeElement.title"
+    stored_door.say("one")
+    await say(page, "Hello")
+    await reply_is(page, "one")
+    stored_door.say(" two")
+    await page.value("document.querySelector('.message.assistant .tool').focus()")
+    await page.press("Enter")
+    await reply_is(page, "two")
+    await page.wait_for(f"{focused} === 'Regenerate this reply'")
+    await page.value("document.querySelector('[title=\"Previous version\"]').focus()")
+    await page.press("Enter")
+    await reply_is(page, "one")
+    # The first version has none before it: its neighbour takes the place.
+    await page.wait_for(f"{focused} === 'Next version'")
+    await page.value("document.querySelector('[title=\"Edit this message\"]').focus()")
+    await page.press("Enter")
+    await page.wait_for("document.activeElement.matches('.editor textarea')")
+    await page.press("Escape")
+    await page.wait_for(f"{focused} === 'Edit this message'")
 
 
 TWO_QUESTIONS = """
