@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dbops.cluster import cluster
+from appliance.dbops.cluster.extensions import add_missing
 from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.locks import MiddleAgedLock
 from appliance.dbops.drill.probe import probe
@@ -33,13 +33,12 @@ class LateLock(MiddleAgedLock):
 async def test_no_autovacuum_begins_on_the_way_however_late_the_first_session_comes(
     new_drill: NewDrill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_missing = cluster.add_missing
-
     async def add_late(directory: Path) -> None:
         await asyncio.sleep(1)
         await add_missing(directory)
 
-    monkeypatch.setattr(cluster, "add_missing", add_late)
+    # What a start does first, once a session is let in.
+    monkeypatch.setattr("appliance.dbops.cluster.cluster.add_missing", add_late)
     drill = await new_drill(SYSTEM)
     await drill.drive(LateLock(), silent)
     assert await drill.value(AUTOVACUUMS) == 0
