@@ -19,9 +19,6 @@ DatabaseFailure = (
 """TimeoutError is an OSError. InternalClientError ("another operation is in progress") is for a statement
 that comes between a server's last words, as when its postmaster was killed, and the connection's end."""
 
-QueryAtFault = (asyncpg.SyntaxOrAccessError, asyncpg.DataError)
-"""What a statement raises that is wrong by itself (its text, a division by zero) on any database."""
-
 
 class FailureKind(enum.Enum):
     """What has happened."""
@@ -113,11 +110,11 @@ def failure_kind(error: BaseException) -> FailureKind:
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
         if code == _PROGRAM_LIMIT_EXCEEDED:
-            return ROUTINES_OUT_OF_IDS.get(_routine_of(error), FailureKind.LIMIT)
+            return ROUTINES_OUT_OF_IDS.get(routine_of(error), FailureKind.LIMIT)
         return _BY_CODE.get(code) or _BY_CLASS.get(code[:2], FailureKind.OTHER)
     return FailureKind.CONNECTION if isinstance(error, DatabaseFailure) else FailureKind.OTHER
 
 
-def _routine_of(error: asyncpg.PostgresError) -> str:
+def routine_of(error: asyncpg.PostgresError) -> str:
     """The function of the server that raised an error; empty when it does not say."""
     return str(getattr(error, "server_source_function", "") or "")

@@ -12,7 +12,6 @@ import logging
 from collections import OrderedDict
 from contextlib import suppress
 
-from appliance.chat.speakers import Cast
 from appliance.database_failure import DatabaseFailure
 from appliance.errors import (
     ApplianceError,
@@ -23,6 +22,7 @@ from appliance.errors import (
     TemplateError,
 )
 from appliance.prompt.bundle import Bundle
+from appliance.prompt.cast import Cast
 from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
 from appliance.prompt.groups import Group
 from appliance.store.prompt_records import PRODUCTION, Label

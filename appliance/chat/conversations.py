@@ -19,6 +19,7 @@ from appliance.chat.running import RunningTurns
 from appliance.chat.scene import user_of
 from appliance.chat.trials import Assigned, Trials
 from appliance.errors import InvalidRequest, NotFound, StorageUnavailable, TemplateError
+from appliance.prompt.cast import Cast
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.groups import MEMBERS_MAX
 from appliance.prompt.templates.frozen_macros import Beginning
@@ -120,21 +121,16 @@ class Conversations:
     ) -> tuple[NewGreeting, ...]:
         """What a conversation opens with, before it is there: it may be too large."""
         scene = opened.scene
-        group = await self._catalog.group(scene.members) if scene.members else None
+        cast: Cast = await self._catalog.group(scene.members) if scene.members else chosen
         user = user_of(scene)
         beginning = Beginning(seed=opened.conversation_id.bytes, started=opened.created_at)
 
-        def written() -> list[tuple[str | None, str]]:
-            if group is not None:
-                return [(who, text.text) for who, text in group.openings(beginning, user=user)]
-            return [(None, text.text) for text in chosen.greetings(beginning, user=user)]
-
-        cast = group or chosen
+        openings = await off_loop(cast.text_chars, lambda: cast.openings(beginning, user=user))
         return tuple(
             NewGreeting(
-                message_id=self._new_id(), turn_key=self._new_id(), text=text, speaker=speaker
+                message_id=self._new_id(), turn_key=self._new_id(), text=said.text, speaker=speaker
             )
-            for speaker, text in await off_loop(cast.text_chars, written)
+            for speaker, said in openings
         )
 
     def _members(

@@ -14,14 +14,13 @@ import msgspec
 
 from appliance.chat.catalog import Catalog
 from appliance.chat.prompt_diff import PromptDiff, prompt_diff
+from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.chat.trials import Trials
 from appliance.errors import ApplianceError, Conflict, InvalidRequest, NotFound, StorageUnavailable
 from appliance.experiment.definition import Definition, experiment_of, faults, notes, overlaps
 from appliance.prompt.bundle import CHARACTER_FILE
-from appliance.prompt.model_text import ModelText
 from appliance.store.experiment_records import Experiment
 from appliance.store.experiments import Experiments, not_running, store_end
-from appliance.store.ledger import Ledger
 from appliance.store.pool import Connection
 from appliance.store.prompt_records import PRODUCTION, LabelMove
 
@@ -55,8 +54,7 @@ class Experimenting:
     experiments: Experiments
     trials: Trials
     catalog: Catalog
-    ledger: Ledger
-    model: ModelText
+    prompts: ReplyPrompts
 
     async def lint(self, definition: Definition) -> Linted:
         """Look a definition over; nothing is stored."""
@@ -187,9 +185,8 @@ class Experimenting:
         if now == version:
             return None
         return await prompt_diff(
-            self.ledger,
-            self.catalog,
-            self.model,
+            self.prompts.paths,
+            self.prompts.builder,
             await self.catalog.bundle(experiment.character, now),
             await self.catalog.bundle(experiment.character, version),
             days=LIVE_DAYS,

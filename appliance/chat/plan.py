@@ -13,24 +13,24 @@ from functools import partial
 from uuid import UUID
 
 from appliance.chat.generation import Onward
+from appliance.chat.hearing import Hearing
 from appliance.chat.history import anchor_of, new_message, spoken, title_of
 from appliance.chat.lore import Recall
 from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_builder import PromptBuilder
-from appliance.chat.prompting import check_message, off_loop
+from appliance.chat.prompting import check_message
 from appliance.chat.scene import user_of
-from appliance.chat.speakers import Cast, last_speaker, led, sampling_of, speaker_for
+from appliance.chat.speakers import last_speaker, led, speaker_for
 from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan, RepeatedTurn
 from appliance.errors import InvalidRequest
-from appliance.prompt.contents import encode_content, with_ids
+from appliance.prompt.cast import Cast
+from appliance.prompt.contents import with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted
-from appliance.prompt.groups import Group
 from appliance.prompt.messages import Prompt
-from appliance.prompt.namespace import tenant_namespace
 from appliance.store.records import Conversation, Message, NewMessage, StoredTurn
 from appliance.store.text import storable
 from appliance.wire.frames import Node
@@ -124,7 +124,7 @@ class Planner:
             scene=conversation.scene,
             speaker=speaker,
             trial=conversation.trial,
-            sampling=sampling_of(cast),
+            sampling=cast.sampling,
         )
 
     async def regenerate(
@@ -166,7 +166,7 @@ class Planner:
             scene=conversation.scene,
             speaker=speaker,
             trial=conversation.trial,
-            sampling=sampling_of(cast),
+            sampling=cast.sampling,
         )
 
     async def _standing(self, conversation: Conversation, parent: UUID | Place | None) -> _Standing:
@@ -202,53 +202,29 @@ class Planner:
         before is known, else built from the whole path."""
         known, path = standing.known, standing.path
         before = keeper.recalled(path) if known is None else known.recall
-        user, recall = await self._heard(conversation, keeper, before, text)
+        heard = await self._hearing.hear(conversation, keeper, before, text)
         if known is not None:
-            fitted = self._continued(conversation, known, user, cast, speaker)
+            fitted = self._continued(conversation, known, heard.user, cast, speaker)
             if fitted is not None:
                 # It drops what the one before it dropped: the anchor stays.
-                return user, _Asked(
-                    fitted=fitted, node=known.node, anchor_id=known.anchor_id, recall=recall
+                asked = _Asked(
+                    fitted=fitted, node=known.node, anchor_id=known.anchor_id, recall=heard.recall
                 )
+                return heard.user, asked
             path = await self.paths.to_leaf(conversation, standing.parent_id)
-        fitted = (await self.builder.build(conversation, path, user, speaker=speaker)).fitted
-        kept = fitted.messages_dropped
-        left = before.standing(spoken(path)[kept:], (), is_full=kept > 0)
-        if left.before != before.before:
-            # What a cut has just taken away may be what this very message calls up.
-            again, recall = await self._heard(conversation, keeper, left, text)
-            if again.lore != user.lore:
-                user = again
-                built = await self.builder.build(conversation, path, user, speaker=speaker)
-                fitted, kept = built.fitted, built.fitted.messages_dropped
-        return user, _Asked(
-            fitted=fitted,
+        made = await self._hearing.answerable(
+            conversation, path, keeper, before, heard, speaker=speaker
+        )
+        return made.heard.user, _Asked(
+            fitted=made.fitted,
             node=None,
-            anchor_id=anchor_of(path, kept),
-            recall=recall.standing(spoken(path)[kept:], user.lore, is_full=kept > 0),
+            anchor_id=anchor_of(path, made.fitted.messages_dropped),
+            recall=made.heard.recall,
         )
 
-    async def _heard(
-        self, conversation: Conversation, keeper: Lorekeeper, recall: Recall, text: str
-    ) -> tuple[NewMessage, Recall]:
-        """The new message with the lore that it calls up, and what its path has come to with it."""
-        tokenizer = self.builder.model.tokenizer
-        namespace = tenant_namespace(conversation.tenant)
-        token_ids = await off_loop(
-            len(text), lambda: encode_content(tokenizer, text, namespace, param="text")
-        )
-        # What a book has without a key is measured too: of a large one as much as a long text.
-        work = len(text) + keeper.lore.standing_chars
-        recall, lore = await off_loop(work, partial(keeper.heard, recall, text))
-        user = NewMessage(
-            message_id=self.new_id(),
-            role="user",
-            text=text,
-            token_ids=token_ids,
-            tokenizer=tokenizer.fingerprint,
-            lore=lore,
-        )
-        return user, recall
+    @property
+    def _hearing(self) -> Hearing:
+        return Hearing(builder=self.builder, new_id=self.new_id)
 
     def _continued(
         self,
@@ -259,7 +235,7 @@ class Planner:
         speaker: str | None,
     ) -> Fitted | None:
         # What a member has said last is in no prompt that goes on.
-        if isinstance(cast, Group) and cast.says_last(speaker):
+        if cast.says_last(speaker):
             return None
         model = self.builder.model
         new = led(user, cast, name=user_of(conversation.scene), speaker=speaker)

@@ -21,9 +21,9 @@ from appliance.chat.scene import (
     shared_greetings,
     user_of,
 )
-from appliance.chat.speakers import Cast, led, staged, truncation_of
+from appliance.chat.speakers import led, staged
+from appliance.prompt.cast import Cast
 from appliance.prompt.fit import Fitted, fit
-from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Placement
 from appliance.prompt.messages import Prompt
 from appliance.prompt.model_text import ModelText
@@ -73,7 +73,7 @@ class PromptBuilder:
 
     def window(self, cast: Cast) -> Window:
         """The room for prompts, as the version settles it; a group has the server's."""
-        own = truncation_of(cast)
+        own = cast.truncation
         reserve, step = own.reply_reserve_tokens, own.step_tokens
         return window(
             limit=context_tokens(self.engine),
@@ -106,7 +106,7 @@ class PromptBuilder:
             note=conversation.scene.note,
             macros=macros_of(conversation, cast),
             room_tokens=self.window(cast).room,
-            owners=cast.owners if isinstance(cast, Group) else {},
+            owners=cast.owners,
             greeting=await greeting_index(conversation, cast, path) if asks else None,
             anchor_id=conversation.anchor_id,
         )

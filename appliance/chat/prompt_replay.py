@@ -10,15 +10,14 @@ import asyncio
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from appliance.chat.catalog import Catalog
 from appliance.chat.history import spoken
 from appliance.chat.left_behind import left_behind
+from appliance.chat.other_version import OtherVersion, same_character
 from appliance.chat.prompt_builder import PromptBuilder
-from appliance.chat.prompt_diff import same_character
 from appliance.chat.stored_paths import StoredPaths
 from appliance.errors import ContextLengthExceeded
 from appliance.prompt.bundle import Bundle
-from appliance.prompt.characters import DEFAULT_CHARACTER, Characters, CharacterVersion
+from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.fit import LeftOut
 from appliance.store.records import Conversation, Message
 from appliance.tokens import common
@@ -86,9 +85,10 @@ async def prompt_replay(
     characters, EngineUnavailable while the context's size is unknown, StorageUnavailable.
     """
     same_character(before, after)
-    old, new = await asyncio.gather(
+    versions = await asyncio.gather(
         *(asyncio.to_thread(CharacterVersion.of, bundle) for bundle in (before, after))
     )
+    old, new = (OtherVersion.of(version, builder) for version in versions)
     found = await paths.ledger.newest_of_character(
         before.name, limit=conversations, default=DEFAULT_CHARACTER
     )
@@ -100,54 +100,52 @@ async def prompt_replay(
         replayed.append(
             Replayed(
                 conversation_id=conversation.conversation_id,
-                before=await _tally(_with(builder, old), conversation, path),
-                after=await _tally(_with(builder, new), conversation, path),
+                before=await _tally(old, conversation, path),
+                after=await _tally(new, conversation, path),
             )
         )
     return Replay(
         name=before.name,
-        versions=(old.version, new.version),
+        versions=(old.version.version, new.version.version),
         conversations=tuple(replayed),
         before=sum((item.before for item in replayed), Tally()),
         after=sum((item.after for item in replayed), Tally()),
     )
 
 
-def _with(
-    builder: PromptBuilder, version: CharacterVersion
-) -> tuple[PromptBuilder, CharacterVersion]:
-    """A builder that knows this version, published or not."""
-    catalog = Catalog(builder.catalog.registry, current=Characters.of((version,)))
-    return replace(builder, catalog=catalog), version
-
-
 async def _tally(
-    own: tuple[PromptBuilder, CharacterVersion],
-    conversation: Conversation,
-    path: tuple[Message, ...],
+    under: OtherVersion, conversation: Conversation, recorded: tuple[Message, ...]
 ) -> Tally:
-    builder, version = own
-    held = replace(conversation, prompt_version=version.version)
-    asked = [index for index, message in enumerate(path) if message.role == "user"]
+    """A conversation under one version: each message is heard by its lore, and stands from then on behind
+    what that called up. What is before the turns that are replayed stays as it was stored."""
+    hearing, held = under.hearing, under.holding(conversation)
+    keeper = await under.builder.keeper(held, recorded)
+    asked = [index for index, message in enumerate(recorded) if message.role == "user"][-TURNS_MAX:]
+    path = list(recorded)
     total, known = Tally(), b""
+    kept: int | None = None
     cut: tuple[int, tuple[LeftOut, ...]] = (0, ())
-    for index in asked[-TURNS_MAX:]:
+    for index in asked:
+        before = keeper.recalled(path[:index], kept)
+        heard = await hearing.hear(held, keeper, before, path[index].text)
         try:
-            fitted = (await builder.build(held, path[: index + 1])).fitted
+            made = await hearing.answerable(held, path[:index], keeper, before, heard)
         except ContextLengthExceeded:
+            path[index] = replace(path[index], lore=heard.user.lore)
             total += Tally(refused=1)
             continue
-        prompt = fitted.prompt
+        path[index] = replace(path[index], lore=made.heard.user.lore)
+        prompt, kept = made.fitted.prompt, made.fitted.messages_dropped
         total += Tally(
             turns=1,
             tokens=prompt.tokens,
             # At least the last token is always computed.
             hit_tokens=min(common(known, prompt.token_ids), prompt.tokens - 1),
-            cuts=int((fitted.messages_dropped, fitted.left_out) != cut),
+            cuts=int((kept, made.fitted.left_out) != cut),
         )
-        cut = (fitted.messages_dropped, fitted.left_out)
+        cut = (kept, made.fitted.left_out)
         reply = path[index + 1] if index + 1 < len(path) else None
         if reply is not None and reply.role != "assistant":
             reply = None
-        known = left_behind(prompt, reply, builder.model.tokenizer).token_ids
+        known = left_behind(prompt, reply, under.builder.model.tokenizer).token_ids
     return total

@@ -17,11 +17,11 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.history import prompt_messages
 from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.scene import macros_of, rendered_for, shared_greetings, user_of
-from appliance.chat.speakers import NEXT_SPEAKER, Cast, staged
+from appliance.chat.speakers import NEXT_SPEAKER, staged
 from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
+from appliance.prompt.cast import Cast
 from appliance.prompt.contents import with_ids
 from appliance.prompt.fit import fit, forms_of_front
-from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Placement
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
 from appliance.prompt.model_text import ModelText
@@ -152,9 +152,7 @@ def _histories(
 ) -> Iterator[list[PromptMessage]]:
     """The messages of a path as prompts may have had them: in a group, for each who may have answered."""
     conversation, cast = made.conversation, made.cast
-    speakers: list[str | None] = [None]
-    if isinstance(cast, Group):
-        speakers += [member.character.id for member in cast.members]
+    speakers = [None, *(member.character.id for member in cast.members)]
     for speaker in speakers:
         said = staged(path, cast, name=user_of(conversation.scene), speaker=speaker)
         messages = prompt_messages(

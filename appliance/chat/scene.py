@@ -12,10 +12,9 @@ from typing import Any
 
 from appliance.chat.history import beginning_of
 from appliance.chat.prompting import off_loop
-from appliance.chat.speakers import Cast
 from appliance.errors import InvalidCard, TemplateError
 from appliance.prompt.cards.macros import DEFAULT_USER, Macros
-from appliance.prompt.groups import Group
+from appliance.prompt.cast import Cast
 from appliance.prompt.templates.parts import Rendered
 from appliance.store.records import Conversation, Message, Persona, Scene
 from appliance.store.text import storable
@@ -31,14 +30,11 @@ async def rendered_for(
     scene, beginning = conversation.scene, beginning_of(conversation)
     user, inputs = user_of(scene), scene_values(scene)
 
-    def render() -> Rendered:
-        if isinstance(cast, Group):
-            return cast.render(beginning, user=user, inputs=inputs, speaker=speaker)
-        return cast.render(beginning, user=user, inputs=inputs)
-
     # In a thread: a template may take its time, and other chats shall not wait for it.
     try:
-        return await asyncio.to_thread(render)
+        return await asyncio.to_thread(
+            cast.render, beginning, user=user, inputs=inputs, speaker=speaker
+        )
     except (TemplateError, InvalidCard) as error:
         # Where in which file is the operator's affair.
         name = conversation.character
@@ -53,8 +49,8 @@ async def shared_greetings(
     if not path or path[0].role != "assistant":
         return frozenset()
     beginning = beginning_of(conversation)
-    greetings = await off_loop(cast.text_chars, lambda: cast.greetings(beginning))
-    return frozenset(greeting.text for greeting in greetings if greeting.is_same_for_all)
+    openings = await off_loop(cast.text_chars, lambda: cast.openings(beginning))
+    return frozenset(greeting.text for _, greeting in openings if greeting.is_same_for_all)
 
 
 async def greeting_index(
@@ -67,8 +63,8 @@ async def greeting_index(
 
     def texts() -> list[str]:
         # Written when the conversation was opened, perhaps before the user had this name.
-        now, then = cast.greetings(beginning, user=user), cast.greetings(beginning)
-        return [storable(greeting.text) for greeting in (*now, *then)]
+        now, then = cast.openings(beginning, user=user), cast.openings(beginning)
+        return [storable(greeting.text) for _, greeting in (*now, *then)]
 
     found = await off_loop(cast.text_chars, texts)
     opening = path[0].text

@@ -10,22 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from appliance.errors import InvalidRequest
+from appliance.prompt.cast import Cast
 from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.groups import Group
-from appliance.prompt.settings import (
-    NO_SAMPLING,
-    NO_TRUNCATION,
-    SamplingSettings,
-    TruncationSettings,
-)
 from appliance.store.records import FrozenText, Message, NewMessage
 from appliance.store.text import storable
-
-Cast: TypeAlias = CharacterVersion | Group
-"""Who answers in a conversation: one character, or several."""
 
 NEXT_SPEAKER = "next speaker"
 """The name of the line."""
@@ -40,7 +30,7 @@ def speaker_for(
     the first whose name the text holds as a word; else the one after the speaker `before`. Raises
     InvalidRequest for one who is not there.
     """
-    if not isinstance(cast, Group):
+    if not cast.members:
         if asked is not None:
             raise InvalidRequest("this conversation is with one character", param="speaker")
         return None
@@ -59,7 +49,7 @@ def speaker_for(
     return ids[(ids.index(before) + 1) % len(ids)] if before in ids else ids[0]
 
 
-def _named(group: Group, text: str) -> str | None:
+def _named(group: Cast, text: str) -> str | None:
     """The member whose name stands first in a text: the whole name, else a word of it."""
     found = []
     for member in group.members:
@@ -87,7 +77,7 @@ def staged(
 ) -> tuple[Message, ...]:
     """A path as prompts have it: each message of the user behind the line that says who answers it, an
     opening behind who speaks it. `speaker` answers the last message; `name` is the user's."""
-    if not isinstance(cast, Group):
+    if not cast.members:
         return tuple(path)
     result = []
     for index, message in enumerate(path):
@@ -96,26 +86,20 @@ def staged(
             answer = path[index + 1].speaker if index + 1 < len(path) else speaker
             line = _line(cast, name, answer)
         elif message.parent_id is None:
-            member = cast.member(message.speaker)
+            member = _member(cast, message.speaker)
             if member is not None:
                 line = FrozenText(name=NEXT_SPEAKER, text=f"{storable(member.called)} speaks.")
         result.append(message if line is None else replace(message, lore=(*message.lore, line)))
     return tuple(result)
 
 
+def _member(cast: Cast, character_id: str | None) -> CharacterVersion | None:
+    return next((one for one in cast.members if one.character.id == character_id), None)
+
+
 def _line(cast: Cast, name: str, speaker: str | None) -> FrozenText | None:
-    member = cast.member(speaker) if isinstance(cast, Group) else None
+    member = _member(cast, speaker)
     if member is None:
         return None
     text = f"{name} speaks. {storable(member.called)} answers."
     return FrozenText(name=NEXT_SPEAKER, text=text)
-
-
-def sampling_of(cast: Cast) -> SamplingSettings:
-    """What the version settles of its replies; a group, of several versions, settles nothing."""
-    return NO_SAMPLING if isinstance(cast, Group) else cast.character.sampling
-
-
-def truncation_of(cast: Cast) -> TruncationSettings:
-    """What the version settles of its cuts; a group settles nothing."""
-    return NO_TRUNCATION if isinstance(cast, Group) else cast.character.truncation

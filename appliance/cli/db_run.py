@@ -38,7 +38,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default=[],
         metavar="KIND",
         help="agree beforehand to one kind of destructive step: session, standby, lock, prepared-commit, "
-        "prepared-rollback, slot, temp-table, single-user, zero-damaged-pages, freeze-bad-rows",
+        "prepared-rollback, slot, temp-table, single-user, zero-damaged-pages, freeze-bad-rows, "
+        "blocking-reindex",
     )
     parser.add_argument(
         "--rows",

@@ -177,11 +177,18 @@ def _shipped(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
 
 def _cost(cost: Mapping[str, Any] | None) -> str | None:
     """What making a version everybody's costs the cache; None where prompts stay as they are."""
-    if cost is None or cost["change"] is None:
+    if cost is None or (not cost["changes"] and cost["is_certain"]):
         return None
+    live = cost["live"]
+    cold = [change for change in cost["changes"] if change["goes_cold"]]
+    if not cold and not live["cold"]:
+        return "Shipped, no prompt that was tried begins in another way."
+    front = ""
+    if cold:
+        tokens = cost["tokens_after"] - cold[0]["position"]
+        where = f" {cold[0]['where']}" if cold[0]["where"] else ""
+        front = f"new chats{where} compute the new front once ({tokens:,} tokens); "
     return (
-        f"Shipped, new chats compute the new front once "
-        f"({cost['tokens_after'] - cost['change']['position']:,} tokens); "
-        f"{counted(cost['live'], 'live chat')} keep their version, and would compute "
-        f"{cost['tokens_to_recompute']:,} tokens again if they were moved."
+        f"Shipped, {front}{counted(live['chats'], 'live chat')} keep their version, and would "
+        f"compute {live['tokens']:,} tokens again if they were moved."
     )

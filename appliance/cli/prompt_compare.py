@@ -74,7 +74,8 @@ def _both(options: argparse.Namespace) -> dict[str, Any]:
 def _diff_text(answer: Mapping[str, Any]) -> str:
     before, after = answer["tokens_before"], answer["tokens_after"]
     lines = [answer["text"]] if answer["text"] else []
-    lines += [_price(answer), f"a prompt with one short message: {before} tokens, then {after}"]
+    lines += _told(answer)
+    lines.append(f"a prompt with short messages: {before} tokens, then {after}")
     if answer["elsewhere"]:
         hold = "holds" if answer["elsewhere"] == 1 else "hold"
         lines.append(
@@ -83,20 +84,55 @@ def _diff_text(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _price(answer: Mapping[str, Any]) -> str:
-    change = answer["change"]
-    if change is None:
+def _told(answer: Mapping[str, Any]) -> list[str]:
+    changes, live = answer["changes"], answer["live"]
+    cold = [change for change in changes if change["goes_cold"]]
+    lines = [f"prefix changes at token {one['position']}, {_place(one)}" for one in cold]
+    pays = live["cold"] or cold
+    if pays and lines:
+        lines[0] += f": {_price(live)}"
+    elif pays:
+        lines.append(f"{_price(live)}; no prompt that was made up changes so")
+    for one in changes:
+        if one["is_new"]:
+            lines.append(f"prefix stays; a new message brings other text, {_place(one)}")
+        elif not one["goes_cold"]:
+            lines.append(f"prefix stays; what follows the newest message changes, {_place(one)}")
+    if not pays and changes:
+        lines[-1] += f": {_chats(live['chats'])} stay warm"
+    if not pays and not changes:
+        lines.append(_same(answer))
+    if live["refused"]:
+        lines.append(f"in {_chats(live['refused'])} the newest message does not fit any more")
+    if live["compared"] < live["chats"]:
+        lines.append(f"of live chats the newest {live['compared']} were compared")
+    if live["groups"]:
+        has = "group has" if live["groups"] == 1 else "groups have"
+        lines.append(f"{live['groups']} live {has} A among the members, and keep it")
+    return lines + [f"not known: {said}" for said in answer["untold"]]
+
+
+def _place(change: Mapping[str, Any]) -> str:
+    where = f", {change['where']}" if change["where"] else ""
+    return f"in `{change['part']}`{where}"
+
+
+def _same(answer: Mapping[str, Any]) -> str:
+    if answer["is_certain"]:
         return "prompts stay the same, token for token"
-    live = _chats(answer["live"])
-    if change["zone"] == "volatile":
-        return (
-            f"prefix stays; what follows the newest message changes, in `{change['part']}`: "
-            f"{live} stay warm"
-        )
-    goes = "goes" if answer["live"] == 1 else "go"
     return (
-        f"prefix changes at token {change['position']}, in `{change['part']}`: {live} {goes} cold when "
-        f"moved, about {_amount(answer['tokens_to_recompute'])} tokens to recompute"
+        f"none of {answer['tried']} prompts that were made up changes, nor those of "
+        f"{_chats(answer['live']['compared'])}; a text that they do not hold may change others"
+    )
+
+
+def _price(live: Mapping[str, Any]) -> str:
+    chats, cold = live["chats"], live["cold"]
+    of = "" if cold == chats else f"{cold} of "
+    goes = "goes" if cold == 1 else "go"
+    return (
+        f"{of}{_chats(chats)} {goes} cold when moved, about {_amount(live['tokens'])} tokens to "
+        "recompute"
     )
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from appliance.database_failure import FailureKind, failure_kind
+import asyncpg
+
+from appliance.database_failure import FailureKind, failure_kind, routine_of
 
 
 class Fault(StrEnum):
@@ -56,6 +58,31 @@ _BY_KIND = {
 def fault_of(error: BaseException) -> Fault:
     """What kind of failure an error is; of no kind that a repair answers, OTHER."""
     return _BY_KIND.get(failure_kind(error), Fault.OTHER)
+
+
+_VALUE_ROUTINES = frozenset(
+    {
+        "heap_fetch_toast_slice",
+        "lz4_decompress_datum",
+        "lz4_decompress_datum_slice",
+        "pglz_decompress_datum",
+        "pglz_decompress_datum_slice",
+        "toast_decompress_datum",
+        "toast_decompress_datum_slice",
+    }
+)
+"""They put a long value together (access/heap/heaptoast.c, access/common)."""
+_INDEX_CORRUPTED = "XX002"
+
+
+def is_value_fault(error: asyncpg.PostgresError) -> bool:
+    """Whether a long value cannot be put together: its row can be read, and the value cannot."""
+    return routine_of(error) in _VALUE_ROUTINES
+
+
+def is_index_fault(error: asyncpg.PostgresError) -> bool:
+    """Whether an index's own checks have found it damaged; they name no file."""
+    return bool(error.sqlstate == _INDEX_CORRUPTED)
 
 
 _FILE = re.compile(r"\b(?:base/\d+|global|pg_tblspc/\d+/[^/\s]+/\d+)/(\d+)")

@@ -22,6 +22,7 @@ from appliance.prompt.cards.texts import card_texts, macros_of, summary
 from appliance.prompt.character_file import Character, read_character
 from appliance.prompt.lore.books import Lore, Placement
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
+from appliance.prompt.settings import SamplingSettings, TruncationSettings
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
 from appliance.prompt.templates.compiling import compile_template
 from appliance.prompt.templates.frozen_macros import Beginning
@@ -111,6 +112,26 @@ class CharacterVersion:
         return made
 
     @property
+    def members(self) -> tuple[CharacterVersion, ...]:
+        """None: it is no group."""
+        return ()
+
+    @property
+    def owners(self) -> Mapping[str, CharacterVersion]:
+        """None: its lore is its own."""
+        return {}
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """What it settles of its replies."""
+        return self.character.sampling
+
+    @property
+    def truncation(self) -> TruncationSettings:
+        """What it settles of its cuts."""
+        return self.character.truncation
+
+    @property
     def called(self) -> str:
         """What {{char}} stands for."""
         return self.character.name if self.card is None else self.card.called
@@ -120,8 +141,35 @@ class CharacterVersion:
         """Characters of the card that a rendering reads."""
         return 0 if self.card is None else len(self.card.text)
 
+    def says_last(self, speaker: str | None) -> bool:
+        """What it says last is the same whoever replies: its own template has it."""
+        return False
+
+    def makes_the_same_as(self, other: CharacterVersion) -> bool:
+        """Whether every prompt is the same with both: they differ in what readers alone are shown, or in
+        nothing."""
+        return self._makes() == other._makes()
+
+    def _makes(self) -> tuple[object, ...]:
+        own = self.character
+        said = own.values() if self.card is None else self.card.said
+        books = [book.book for book in self.lore.books]
+        return (
+            said,
+            own.greeting,
+            self.truncation,
+            self.template.version,
+            books,
+            self.lore.placement,
+        )
+
     def render(
-        self, frozen: Beginning, *, user: str = DEFAULT_USER, inputs: Mapping[str, Any] = NO_INPUTS
+        self,
+        beginning: Beginning,
+        *,
+        user: str = DEFAULT_USER,
+        inputs: Mapping[str, Any] = NO_INPUTS,
+        speaker: str | None = None,
     ) -> Rendered:
         """The parts of the prompts of one conversation, whose user is called `user`; `inputs` are what
         the template may know besides the character.
@@ -129,26 +177,26 @@ class CharacterVersion:
         Public but for a card that says something of its own in each conversation. Raises TemplateError.
         """
         if self.card is None:
-            return self.template.render({**inputs, **self.character.values()}, frozen)
-        texts = card_texts(self.card, macros_of(self.card, frozen, user=user))
+            return self.template.render({**inputs, **self.character.values()}, beginning)
+        texts = card_texts(self.card, macros_of(self.card, beginning, user=user))
         shown = {
             **self.character.values()["character"],
             "system": texts.system,
             "post_history": texts.post_history_instructions.text,
             "examples": list(texts.examples),
         }
-        rendered = self.template.render({**inputs, "character": shown}, frozen)
+        rendered = self.template.render({**inputs, "character": shown}, beginning)
         if not texts.is_same_for_all:
             return rendered.private()
         if not texts.post_history_instructions.is_same_for_all:
             return replace(rendered, after=rendered.private().after)
         return rendered
 
-    def macros(self, frozen: Beginning, *, user: str = DEFAULT_USER) -> Macros:
+    def macros(self, beginning: Beginning, *, user: str = DEFAULT_USER) -> Macros:
         """What macros in its lore stand for in one conversation."""
         if self.card is not None:
-            return macros_of(self.card, frozen, user=user)
-        return Macros(char=self.character.name, user=user, frozen=frozen)
+            return macros_of(self.card, beginning, user=user)
+        return Macros(char=self.character.name, user=user, frozen=beginning)
 
     @property
     def greeting_sources(self) -> tuple[str, ...]:
@@ -157,10 +205,16 @@ class CharacterVersion:
             return (*self.card.greetings, self.called) if self.card.greetings else ()
         return (self.character.greeting,) if self.character.greeting else ()
 
-    def greetings(self, frozen: Beginning, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
+    def openings(
+        self, beginning: Beginning, *, user: str = DEFAULT_USER
+    ) -> tuple[tuple[str | None, Expanded], ...]:
+        """Its greetings, spoken by nobody but itself."""
+        return tuple((None, text) for text in self.greetings(beginning, user=user))
+
+    def greetings(self, beginning: Beginning, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
         """The messages that a conversation may open with, the first of which is shown."""
         if self.card is not None:
-            return card_texts(self.card, macros_of(self.card, frozen, user=user)).greetings
+            return card_texts(self.card, macros_of(self.card, beginning, user=user)).greetings
         if not self.character.greeting:
             return ()
         return (Expanded(text=self.character.greeting, is_same_for_all=True),)

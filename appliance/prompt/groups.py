@@ -15,6 +15,12 @@ from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of
 from appliance.prompt.characters import NO_INPUTS, CharacterVersion
 from appliance.prompt.lore.books import Lore
+from appliance.prompt.settings import (
+    NO_SAMPLING,
+    NO_TRUNCATION,
+    SamplingSettings,
+    TruncationSettings,
+)
 from appliance.prompt.templates.built_in import of_groups
 from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.prompt.templates.parts import Rendered
@@ -54,6 +60,16 @@ class Group:
     def text_chars(self) -> int:
         """Characters of the cards that a rendering reads."""
         return sum(member.text_chars for member in self.members)
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """Nothing is settled: its members are of several versions."""
+        return NO_SAMPLING
+
+    @property
+    def truncation(self) -> TruncationSettings:
+        """Nothing is settled."""
+        return NO_TRUNCATION
 
     def member(self, character_id: str | None) -> CharacterVersion | None:
         """The member of this id."""
@@ -108,7 +124,7 @@ class Group:
 
     def openings(
         self, beginning: Beginning, *, user: str = DEFAULT_USER
-    ) -> tuple[tuple[str, Expanded], ...]:
+    ) -> tuple[tuple[str | None, Expanded], ...]:
         """(member's id, text) of the messages that the conversation may open with: those that cards have
         for groups alone, else the greetings of the first member."""
         found = [
@@ -120,10 +136,6 @@ class Group:
             return tuple(found)
         first = self.members[0]
         return tuple((first.character.id, text) for text in first.greetings(beginning, user=user))
-
-    def greetings(self, beginning: Beginning, *, user: str = DEFAULT_USER) -> tuple[Expanded, ...]:
-        """The texts of `openings`."""
-        return tuple(text for _, text in self.openings(beginning, user=user))
 
     def macros(self, beginning: Beginning, *, user: str = DEFAULT_USER) -> Macros:
         """What macros stand for outside of any member's text."""

@@ -25,6 +25,7 @@ from appliance.server.experiment_requests import (
     STOP,
 )
 from appliance.server.json_answer import json_answer
+from appliance.server.prompt_answers import diff_fields
 from appliance.server.services import SERVICES
 from appliance.store.experiment_records import Experiment
 
@@ -152,12 +153,7 @@ def experiment_fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def _cost_fields(cost: PromptDiff | None) -> dict[str, Any] | None:
-    if cost is None:
-        return None
-    change = None
-    if cost.change is not None:
-        change = {**asdict(cost.change), "zone": cost.change.zone.value}
-    return {**asdict(cost), "change": change}
+    return None if cost is None else diff_fields(cost)
 
 
 def _deeds(request: web.Request) -> Experimenting:

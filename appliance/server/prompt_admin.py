@@ -17,6 +17,7 @@ from appliance.chat.publishing import publish
 from appliance.prompt.bundle import Bundle
 from appliance.server.body import read_json
 from appliance.server.json_answer import json_answer
+from appliance.server.prompt_answers import diff_fields
 from appliance.server.prompt_requests import (
     BODY_BYTES_MAX,
     DIFF,
@@ -124,18 +125,8 @@ async def _diff(request: web.Request) -> web.Response:
     asked = await read_json(request, DIFF, bytes_max=BODY_BYTES_MAX)
     before, after = await _both(services, asked.before, asked.after)
     prompts = services.turns.prompts
-    found = await prompt_diff(
-        prompts.paths.ledger,
-        services.catalog,
-        prompts.builder.model,
-        before,
-        after,
-        days=asked.days,
-    )
-    change = None
-    if found.change is not None:
-        change = {**asdict(found.change), "zone": found.change.zone.value}
-    return json_answer({**asdict(found), "change": change})
+    found = await prompt_diff(prompts.paths, prompts.builder, before, after, days=asked.days)
+    return json_answer(diff_fields(found))
 
 
 async def _replay(request: web.Request) -> web.Response:

@@ -175,6 +175,28 @@ class Ledger:
             for row in rows
         )
 
+    async def live_of_version(
+        self,
+        name: str,
+        since: datetime,
+        *,
+        version: str,
+        or_none_yet: bool,
+        limit: int,
+        default: str,
+    ) -> tuple[Conversation, ...]:
+        """The conversations of `live_chats` that hold one version (`or_none_yet`: or none), those that
+        changed last."""
+        rows = await self._fetch(
+            "live_of_version", name, since, default, version, or_none_yet, limit
+        )
+        return tuple(read_conversation(row) for row in rows)
+
+    async def live_groups(self, name: str, since: datetime, *, version: str) -> int:
+        """How many groups with activity since then have this version among their members."""
+        rows = await self._fetch("live_groups", name, since, version)
+        return int(rows[0]["conversations"])
+
     async def newest_of_character(
         self, name: str, *, limit: int, default: str
     ) -> tuple[Conversation, ...]:

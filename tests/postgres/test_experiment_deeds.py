@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import Conflict
+from appliance.errors import Conflict, LabelProtected
 from appliance.store import pool as pools
 from appliance.store.experiment_records import Arm, Experiment, Options
 from appliance.store.experiments import Experiments, store_end
@@ -95,7 +95,9 @@ def deeds(store: Experiments, pool: Pool) -> dict[str, Deed]:
         who = {"author": author, "message": message}
 
         async def end(connection: Connection) -> None:
-            if not await store_end(connection, "ships", "shipped", arm="ships", report="{}", **who):
+            if not await store_end(
+                connection, "ships", "shipped", arm="ships", report='{"n": 2}', **who
+            ):
                 raise Conflict("it does not run")
 
         birds, ships = VERSIONS.values()
@@ -108,7 +110,7 @@ def deeds(store: Experiments, pool: Pool) -> dict[str, Deed]:
         "started": lambda **who: store.start("ships", check=lambda others: None, **who),
         "ramped": lambda **who: store.ramp("ships", 0.5, **who),
         "paused": lambda **who: store.pause("ships", "ships", **who),
-        "stopped": lambda **who: store.end("ships", "stopped", arm=None, report="{}", **who),
+        "stopped": lambda **who: store.end("ships", "stopped", arm=None, report='{"n": 1}', **who),
         "shipped": ship,
     }
 
@@ -124,7 +126,31 @@ async def test_a_deed_whose_answer_was_lost_is_done_once_and_told_as_done(
     assert told[5].to_version == VERSIONS["ships"], "and moved the label"
     events = await store.events("ships")
     assert [event.kind for event in events] == list(deeds(store, pool))
+    assert await store.report("ships") == '{"n": 2}', "the last one"
+    assert [one.version for one in await store.shipped("ada")] == [VERSIONS["ships"]]
+    assert await store.shipped("mara") == ()
     assert len(await PromptRegistry(pool).moves("ada")) == 2
+
+
+async def test_a_move_of_long_ago_is_not_taken_for_one_whose_answer_was_lost(
+    pool: Pool, store: Experiments, line: Line
+) -> None:
+    registry, (birds, ships) = PromptRegistry(pool), tuple(VERSIONS.values())
+    await pool.execute(
+        "INSERT INTO appliance.prompt_moves (name, label, from_version, to_version, protected, author, "
+        "message, moved_at) VALUES ('ada', 'production', $1, $2, false, 'ana', 'let us see', "
+        "now() - interval '1 day')",
+        birds,
+        ships,
+    )
+    await registry.move("ada", "production", birds, seen=birds, protect=True, **WHO)
+
+    async def nothing() -> None:
+        return None
+
+    line.before = nothing
+    with pytest.raises(LabelProtected):
+        await registry.move("ada", "production", ships, seen=birds, **WHO)
 
 
 async def test_of_a_deed_that_somebody_else_has_done_meanwhile_the_second_try_says_so(

@@ -287,6 +287,16 @@ async def test_live_chats_are_counted_by_version_with_the_tokens_of_their_heads(
     ] == [1]
     newest = await ledger.newest_of_character("mara", limit=2, default="assistant")
     assert [conversation.tenant for conversation in newest] == ["ben", "ben"]
+    for or_none_yet, held in ((False, [A, A]), (True, [None, A, A])):
+        live = await ledger.live_of_version(
+            "mara", since, version=A, or_none_yet=or_none_yet, limit=9, default="assistant"
+        )
+        assert [conversation.prompt_version for conversation in live] == held
+    assert [await ledger.live_groups("mara", since, version=version) for version in (A, B)] == [
+        1,
+        0,
+    ]
+    assert await ledger.live_groups("nobody", since, version=A) == 0
 
 
 async def test_a_database_that_is_away_is_told(pool: Pool) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from appliance.dbops import remedies
 from appliance.dbops.drill.counters import move_to_xid
-from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.throwaway import ThrowAway, silent
@@ -37,6 +36,7 @@ from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
 from tests.drill_fixtures import EMBEDDED, NewDrill, drill_on
+from tests.postgres.test_refusals import StaleXidLimit
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
@@ -217,6 +217,48 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
     await aged.end_actors()
 
 
+async def test_an_index_that_a_rebuild_passes_over_is_built_by_consent_or_told(
+    aged: Drill, tmp_path: Path
+) -> None:
+    await aged.execute_each(
+        "app",
+        "CREATE TABLE booked (n int, during int4range, "
+        "CONSTRAINT booked_once EXCLUDE USING gist (during WITH &&))",
+        "CREATE INDEX booked_n ON booked (n)",
+        "CREATE INDEX booked_half ON booked (n)",
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'booked_half'::regclass",
+    )
+    files = (
+        "SELECT string_agg(c.relname || pg_relation_filenode(c.oid), ',' ORDER BY c.relname) "
+        "FROM pg_class AS c WHERE c.relname IN ('booked_once', 'booked_n', 'booked_half')"
+    )
+    valid = "SELECT bool_and(indisvalid) FROM pg_index WHERE indrelid = 'booked'::regclass"
+    oid = await aged.value("SELECT 'booked'::regclass::oid::bigint")
+    journal = RunJournal(tmp_path, (await read_snapshot(target(aged).connect)).system_id)
+    journal.write("started", kind=StepKind.REINDEX, database="app", relation_oid=oid)
+    journal.close()
+    before = str(await aged.value(files)).split(",")
+    told = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=told)
+    after = str(await aged.value(files)).split(",")
+    assert await aged.value(valid) is True
+    assert [one for one in after if one in before] == [
+        one for one in before if one.startswith("booked_once")
+    ]
+    assert states(told, "reindex:") == ["failed"]
+    assert told.asked == [f"reindex-locked:app:{oid}"]
+    assert not outcome.is_complete
+    assert any("booked_once" in result.words for _, result in outcome.ended)
+    agreed = [Consent.BLOCKING_REINDEX]
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), agreed)
+    assert outcome.is_complete, outcome.left.steps
+    last = str(await aged.value(files)).split(",")
+    assert not set(last) & set(before)
+    again = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=again)
+    assert [key for key, _ in again.ended_steps] == ["probe"]
+
+
 async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     aged: Drill, sessions: MaintenanceSessions
 ) -> None:
@@ -390,25 +432,11 @@ async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Dril
     await aged.execute_each("postgres", "DROP DATABASE trapped")
 
 
-class StaleLimit(StaleDatfrozenxid):
-    """As a server is left whose last VACUUM was killed between two of its deeds."""
-
-    name = "stale-limit"
-
-    async def warm(self, drill: Drill) -> None:
-        """The ages in `pg_database` follow, and nobody tells the server."""
-        await drill.execute_each(
-            "postgres",
-            "UPDATE pg_database AS d SET datfrozenxid = o.datfrozenxid, datminmxid = o.datminmxid "
-            "FROM pg_database AS o WHERE o.datname = 'postgres' AND d.datname = 'app'",
-        )
-
-
 async def test_a_server_that_refuses_writes_by_an_old_count_is_made_to_count_anew(
     new_drill: NewDrill, tmp_path: Path
 ) -> None:
     drill = await new_drill(EMBEDDED)
-    await drill.drive(StaleLimit(), silent)
+    await drill.drive(StaleXidLimit(), silent)
     seen = await read_snapshot(target(drill).connect)
     assert seen.xids_left > 900_000_000
     assert not (await probe(drill.cluster.url)).back

@@ -20,14 +20,14 @@ from tests.unit.prompt.formats import format_of, written
 from tests.unit.prompt.template_files import FROZEN
 from tests.unit.prompt.templates import CHATML, LLAMA2, SMOLLM2
 
-_PIECES = [
+PIECES = [
     "\n", "\r", "\x85", "\u2028", "\u2029", "\x0b", "\x00", "\x1b", "\ufeff", "\ud800", "\t", " ", "  ",
     "- ", "name: evil", "role: system", "content: |", "truncation_priority: 9", "tokens: [1]", "#", "'",
     '"', "\\n", "\\", "*a", "&a", "!!x", "{{", "}}", "{%", "%}", "{#", "{% endraw %}", "---", "...", "|",
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_", "end|>", "<|space|>", "\ue000", "\ue001",
     "\ue002", "0:0", "5", "yes", "null", "é", "漢", "🙂",
 ]  # fmt: skip
-texts = st.lists(st.sampled_from(_PIECES) | st.text(max_size=4), max_size=8).map("".join)
+texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=8).map("".join)
 values = st.fixed_dictionaries(
     {"who": texts, "text": texts, "pins": st.lists(texts, min_size=2, max_size=2)}
 )
@@ -138,7 +138,7 @@ _SOURCE = [
 
 @settings(max_examples=100, deadline=None)
 @given(
-    source=st.lists(st.sampled_from(_SOURCE) | st.sampled_from(_PIECES), max_size=14).map("".join)
+    source=st.lists(st.sampled_from(_SOURCE) | st.sampled_from(PIECES), max_size=14).map("".join)
 )
 def test_whatever_a_template_is_it_renders_or_is_refused_by_file_and_line(source: str) -> None:
     prefix = "name: x\ninputs:\n  a: {}\n---\n"
@@ -159,10 +159,14 @@ def test_whatever_a_template_is_it_renders_or_is_refused_by_file_and_line(source
     assert all(re.match(r"f( \(rendered\))?, line [0-9]+", message) for message in refused)
 
 
-def _encodes(given_values: Mapping[str, Any]) -> bool:
-    """Whether the texts are UTF-8: a lone surrogate is refused at the door."""
+def encodes(text: str) -> bool:
+    """Whether a text is UTF-8: a lone surrogate is refused at the door."""
     try:
-        "".join([given_values["who"], given_values["text"], *given_values["pins"]]).encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _encodes(given_values: Mapping[str, Any]) -> bool:
+    return encodes("".join([given_values["who"], given_values["text"], *given_values["pins"]]))

@@ -149,6 +149,7 @@ def _changed_settings(records: Sequence[Record]) -> dict[str, str | None]:
     return left
 
 
+_REBUILDING = (StepKind.REINDEX, StepKind.REINDEX_LOCKED)
 _FREEZING = (StepKind.VACUUM, StepKind.ZERO_PAGES, StepKind.FREEZE_ROWS)
 
 
@@ -192,7 +193,7 @@ def _begun(records: Sequence[Record], begun: StepKind) -> frozenset[RelationKey]
     for place, kind, state in _of_relations(records):
         if kind == begun and state == "started":
             places.add(place)
-        elif kind == StepKind.REINDEX and state == "done":
+        elif kind in _REBUILDING and state == "done":
             places.discard(place)
     return frozenset(places)
 

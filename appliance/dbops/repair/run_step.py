@@ -17,7 +17,15 @@ import asyncpg
 
 from appliance.database_failure import DatabaseFailure
 from appliance.dbops.blockers.damage import Damage, DamageKind
-from appliance.dbops.faults import STOPS, Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.faults import (
+    STOPS,
+    Fault,
+    damaged_block,
+    damaged_file,
+    fault_of,
+    is_index_fault,
+    is_value_fault,
+)
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
@@ -56,6 +64,8 @@ class Result:
     words: str = ""
     fault: Fault | None = None
     damage: Damage | None = None
+    under_lock: tuple[str, ...] = ()
+    """Indexes, as SQL, that can be built only while nobody writes to their table."""
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -114,6 +124,8 @@ class StepTaker:
                 return await self._repair(step, statements[0], snapshot)
             case StepKind.REINDEX:
                 return await self._reindex(step, statements[0], snapshot)
+            case StepKind.REINDEX_LOCKED:
+                return await self._reindex_locked(step, statements, snapshot)
             case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
@@ -175,11 +187,48 @@ class StepTaker:
 
     async def _reindex(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         """Build indexes anew, and leave nothing of an attempt that failed or was broken off."""
+        before = {(row["oid"], row["file"]) for row in await self._indexes(step)}
         try:
-            return await self._repair(step, statement, snapshot)
+            result = await self._repair(step, statement, snapshot)
         finally:
             with contextlib.suppress(*DatabaseFailure):
                 await self._drop_leftovers(step)
+        if result.state is not State.DONE:
+            return result
+        left = [row for row in await self._indexes(step) if (row["oid"], row["file"]) in before]
+        return await self._passed_over(step, left, snapshot)
+
+    async def _passed_over(
+        self, step: Step, left: list[asyncpg.Record], snapshot: Snapshot
+    ) -> Result:
+        """What REINDEX TABLE CONCURRENTLY leaves as it was, with a warning: an invalid index can be built
+        by its own name, an exclusion constraint's only under a lock."""
+        locked = []
+        for row in left:
+            name = identifier(row["schema"], row["name"])
+            if row["valid"]:
+                locked.append(name)
+                continue
+            result = await self._repair(step, f"REINDEX INDEX CONCURRENTLY {name}", snapshot)
+            if result.state is not State.DONE:
+                return result
+        if not locked:
+            return Result(state=State.DONE)
+        words = f"{', '.join(locked)} cannot be built beside writes to the table"
+        return Result(state=State.FAILED, words=words, under_lock=tuple(locked))
+
+    async def _reindex_locked(
+        self, step: Step, statements: tuple[str, ...], snapshot: Snapshot
+    ) -> Result:
+        for statement in statements:
+            result = await self._repair(step, statement, snapshot)
+            if result.state is not State.DONE:
+                return result
+        return Result(state=State.DONE)
+
+    async def _indexes(self, step: Step) -> list[asyncpg.Record]:
+        connection = await self.sessions.get(step.database)
+        return await connection.fetch(QUERIES["indexes"], step.relation_oid)
 
     async def _drop_leftovers(self, step: Step) -> None:
         connection = await self.sessions.get(step.database)
@@ -249,34 +298,34 @@ class StepTaker:
     async def _damaged(
         self, step: Step, error: asyncpg.PostgresError, snapshot: Snapshot
     ) -> Result:
-        """Name what cannot be read: the table itself, or one of its indexes."""
+        """Name what cannot be read: of the table itself, of its TOAST, or of an index of the two."""
         connection = await self.sessions.get(step.database)
         file = damaged_file(error)
-        rows = (
-            []
+        row = (
+            None
             if file is None
-            else await connection.fetch(QUERIES["relation_of_file"], step.relation_oid, file)
+            else await connection.fetchrow(QUERIES["relation_of_file"], step.relation_oid, file)
         )
-        index = next((row["name"] for row in rows if not row["own"]), None)
-        relation = snapshot.relation(step.database, step.relation_oid)
+        place = step.relation_oid if row is None else row["relation_oid"]
+        relation = snapshot.relation(step.database, place)
         assert step.database is not None
-        assert step.relation_oid is not None
+        assert place is not None
         block = damaged_block(error)
-        # An index's own checks name no file; without index cleanup no index is read at all.
-        is_index = index is not None or (not rows and step.kind is StepKind.REPAIR)
-        if is_index:
+        if is_index_fault(error) if row is None else row["index"] is not None:
             kind = DamageKind.INDEX
         elif fault_of(error) is Fault.MISSING_FILE:
             kind = DamageKind.FILE
+        elif is_value_fault(error):
+            kind = DamageKind.VALUE
         else:
             kind = DamageKind.ROW if block is None else DamageKind.PAGE
         damage = Damage(
             kind=kind,
             database=step.database,
-            relation_oid=step.relation_oid,
+            relation_oid=place,
             schema="" if relation is None else relation.schema,
             relation="" if relation is None else relation.name,
-            index=index,
+            index=None if row is None else row["index"],
             block=block,
             message=str(error),
         )

@@ -70,6 +70,23 @@ class Card:
         """The openings a reader may swipe between, those that say nothing left out."""
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text.strip())
 
+    @property
+    def said(self) -> tuple[str | tuple[str, ...], ...]:
+        """All of its texts that may come into a prompt, its lorebooks apart."""
+        return (
+            self.name,
+            self.nickname,
+            self.description,
+            self.personality,
+            self.scenario,
+            self.greeting,
+            self.alternate_greetings,
+            self.group_only_greetings,
+            self.examples,
+            self.system_prompt,
+            self.post_history_instructions,
+        )
+
     def document(self) -> dict[str, Any]:
         """The JSON document; changing it changes no card."""
         document = json.loads(self.text)

@@ -317,8 +317,8 @@ RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prom
 
 -- name: live_chats
 -- The conversations of a character with activity since $2, by the version they are pinned to (null: by
--- none yet; groups apart, whose members have their own): how many, and the tokens of the prompt and reply at the head of all of them. All tenants', so
--- all partitions: a question of the operator's.
+-- none yet; groups apart, whose members have their own): how many, and the tokens of the prompt and reply
+-- at the head of all of them. All tenants', so all partitions: a question of the operator's.
 SELECT c.prompt_version,
        count(*) AS conversations,
        coalesce(sum(m.prompt_tokens + coalesce(octet_length(m.token_ids) / 4, 0)), 0)::bigint AS tokens
@@ -330,6 +330,28 @@ WHERE c.updated_at >= $2::timestamptz AND m.prompt_tokens IS NOT NULL
   AND NOT coalesce(c.scene ? 'members', false)
 GROUP BY c.prompt_version
 ORDER BY c.prompt_version;
+
+-- name: live_of_version
+-- Those of `live_chats` that hold version $4 (with $5 also those that hold none yet), changed last first.
+SELECT c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id, c.prompt_version,
+       c.scene, c.experiment, c.arm, c.created_at, c.updated_at
+FROM appliance.conversations AS c
+JOIN appliance.messages AS m
+    ON m.tenant = c.tenant AND m.conversation_id = c.conversation_id AND m.message_id = c.head_id
+WHERE c.updated_at >= $2::timestamptz AND m.prompt_tokens IS NOT NULL
+  AND coalesce(c.character_id, $3::text) = $1::text
+  AND NOT coalesce(c.scene ? 'members', false)
+  AND (c.prompt_version = $4::text OR ($5::boolean AND c.prompt_version IS NULL))
+ORDER BY c.updated_at DESC, c.conversation_id
+LIMIT $6::integer;
+
+-- name: live_groups
+-- How many groups with activity since $2 have version $3 of character $1 among their members.
+SELECT count(*) AS conversations
+FROM appliance.conversations AS c
+WHERE c.updated_at >= $2::timestamptz
+  AND c.scene -> 'members'
+      @> jsonb_build_array(jsonb_build_object('id', $1::text, 'version', $3::text));
 
 -- name: newest_of_character
 -- The conversations of a character changed last, whoever's they are; groups apart.

@@ -17,9 +17,7 @@ from appliance.errors import InvalidBundle
 from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import CHARACTER_FILE, Bundle
 from appliance.prompt.characters import Characters, CharacterVersion
-from appliance.prompt.model_text import ModelText
 from appliance.store.experiments import Experiments
-from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.wire.frames import Sampling
 from tests.characters import characters_of
@@ -83,7 +81,7 @@ def test_a_setting_out_of_range_is_refused_by_its_name(settings: str, told: str)
     ],
 )
 async def test_arms_that_only_cut_otherwise_expose_nobody_before_the_first_cut(
-    pool: Pool, ledger: Ledger, catalog: Catalog, model: ModelText, other: str, is_late: bool
+    pool: Pool, turns: Turns, catalog: Catalog, other: str, is_late: bool
 ) -> None:
     versions = []
     for settings in (SETTLED, other):
@@ -91,7 +89,7 @@ async def test_arms_that_only_cut_otherwise_expose_nobody_before_the_first_cut(
         await catalog.registry.publish("assistant", made.version, made.files, **WHO)
         versions.append(made.version)
     deeds = Experimenting(
-        experiments=Experiments(pool), trials=Trials(), catalog=catalog, ledger=ledger, model=model
+        experiments=Experiments(pool), trials=Trials(), catalog=catalog, prompts=turns.prompts
     )
     arms = [ArmDefinition(name=f"arm-{n}", version=v) for n, v in enumerate(versions)]
     definition = Definition(name="cut", hypothesis="h", arms=arms, primary=["messages_sent"])

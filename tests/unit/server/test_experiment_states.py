@@ -226,6 +226,8 @@ async def test_each_command_works_in_each_state_or_says_why_not_and_then_nothing
         if event == "shipped":
             assert after[2] == bench.versions[1]
             assert after[0].state == "shipped"
+        if state == "stopped":
+            assert after[0].stopped_at == before[0].stopped_at, "from then on nothing counts"
 
 
 async def test_a_tester_has_the_arm_while_it_is_open_and_production_else(bench: Bench) -> None:
@@ -249,6 +251,21 @@ async def test_a_tester_has_the_arm_while_it_is_open_and_production_else(bench: 
         assert sum(one.exposed for one in counts) == (state == "running")
         if state == "paused":
             await bench.store.end(name, "stopped", arm=None, author="ana", message="m", report=None)
+
+
+async def test_a_protected_label_is_shipped_to_only_where_it_is_named_again(bench: Bench) -> None:
+    team, (birds, ships) = bench.team, bench.versions
+    label = ("prompt", "label", "ada", "production", birds, "--protect", "-m", "careful")
+    await team.run(*label)
+    name = await bench.in_state("running")
+    before = await bench.known(name)
+    command = ("experiment", "ship", name, "ships", *WHY)
+    assert "name it again to move it (--confirm production)" in await team.run(*command, code=2)
+    told = await team.run(*command, "--confirm", "canary", code=2)
+    assert "--confirm names 'canary', the label is 'production': nothing is done" in told
+    assert await bench.known(name) == before
+    await team.run(*command, "--confirm", "production")
+    assert (await bench.known(name))[2] == ships
 
 
 AT_ONCE: Mapping[str, tuple[str, tuple[tuple[str, dict[str, Any]], ...]]] = {

@@ -261,7 +261,7 @@ async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Tea
     )
     for command in (("check",), ("report", "ships"), ("stop", "ships", "-m", "enough")):
         told = await team.run("experiment", *command, "--metrics", str(own), code=2)
-        assert "a value is null; use coalesce" in told
+        assert "own.sql: a value of 'x' is null; use coalesce" in told
     (own / "own.sql").write_text(
         "SELECT person, 1 AS x FROM appliance.experiment_people($1::text);"
     )

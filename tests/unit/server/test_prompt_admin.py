@@ -204,8 +204,9 @@ async def test_a_diff_says_where_the_prefix_changes_and_what_live_chats_pay(
         await send(door, await create(door, character="ada"), text)
     path = operator.write("cross")
     found = await operator.ask("diff", "ada@production", path)
-    assert found["live"] == 2
-    assert (found["change"]["part"], found["change"]["zone"]) == ("mood", "persona")
+    (change,) = found["changes"]
+    assert (change["part"], change["zone"], change["where"]) == ("mood", "persona", "")
+    assert (found["live"]["chats"], found["live"]["cold"]) == (2, 2)
     # The model's own tokenizer says where: up to there both prompts are alike.
     conversations = (await get(door, "/api/conversations"))["conversations"]
     total, alike = 0, set()
@@ -215,25 +216,24 @@ async def test_a_diff_says_where_the_prefix_changes_and_what_live_chats_pay(
             door,
             f"/api/conversations/{conversation['id']}/messages/{stored['head_id']}/prompt",
         )
-        total += len(prompt["token_ids"]) + 1
+        # The reply is one token, and two close it.
+        total += len(prompt["token_ids"]) + 3
         front = door.services.tokenizer.decode(
-            b"".join(
-                t.to_bytes(4, "little") for t in prompt["token_ids"][: found["change"]["position"]]
-            )
+            b"".join(t.to_bytes(4, "little") for t in prompt["token_ids"][: change["position"]])
         )
         alike.add(front.partition("The mood is")[2])
     assert alike == {" c"}, "`calm` and `cross` begin alike"
     longer = found["tokens_after"] - found["tokens_before"]
-    assert found["tokens_to_recompute"] == total + 2 * (longer - found["change"]["position"])
+    assert found["live"]["tokens"] == total + 2 * (longer - change["position"])
     said = await operator.run("diff", "ada@production", path)
-    at = found["change"]["position"]
+    at = change["position"]
     assert f"prefix changes at token {at}, in `mood`: 2 live chats go cold when moved" in said
-    assert f"about {found['tokens_to_recompute']:,} tokens to recompute" in said
+    assert f"about {found['live']['tokens']:,} tokens to recompute" in said
     assert "-- {name: mood, zone: persona, role: system, content: 'The mood is calm.'}" in said
     same = await operator.run("diff", "ada@production", f"ada@{calm[:6]}")
     assert same.splitlines()[0] == "prompts stay the same, token for token"
     other = await operator.ask("diff", path, "ada@production")
-    assert (other["live"], other["tokens_to_recompute"], other["elsewhere"]) == (0, 0, 2)
+    assert (other["live"]["chats"], other["live"]["tokens"], other["elsewhere"]) == (0, 0, 2)
 
 
 async def test_a_replay_compares_tokens_cuts_and_hits_of_recorded_conversations(
@@ -285,11 +285,11 @@ async def test_a_card_in_a_folder_is_published_compared_and_replayed_like_any_ch
     write("Welcome!", "Zoe keeps bees.")
     found = await operator.ask("diff", "zoe@production", str(folder))
     # A chat keeps its greeting, which is then no longer everybody's: it is computed as private text.
-    assert (found["live"], found["change"]["part"]) == (1, "greeting")
+    assert (found["live"]["cold"], found["changes"][0]["part"]) == (1, "message 1")
     assert found["tokens_before"] == found["tokens_after"]
     write("Come in!", "Zoe keeps cats.")
     found = await operator.ask("diff", "zoe@production", str(folder))
-    assert found["change"]["zone"] == "character"
+    assert found["changes"][0]["zone"] == "character"
     replayed = await operator.ask("replay", "zoe@production", str(folder))
     assert replayed["before"]["tokens"] == turn["prompt_tokens"]
     assert replayed["after"]["turns"] == 1

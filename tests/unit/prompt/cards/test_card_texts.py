@@ -67,6 +67,26 @@ def test_what_a_macro_is_replaced_with_is_never_looked_at_again() -> None:
     assert macros(original="{{user}}").expand("{{original}}", "system_prompt").text == "{{user}}"
 
 
+@pytest.mark.parametrize(
+    "user", ["a, b", "a}}b", "::", "{{char}}", "x\\", "char", " A ", "//", "<bot>"]
+)
+def test_a_name_within_a_macro_is_one_value(user: str) -> None:
+    for text, choices in (
+        ("{{random:hey {{user}},ho}}", {f"hey {user}", "ho"}),
+        ("{{random:hey <user>::{{user}},you}}", {f"hey {user}", f"{user},you"}),
+        ("{{pick:{{user}}\\,x}}", {f"{user},x"}),
+        ("{{random:{{random:{{user}}}},ho}}", {user, "ho"}),
+    ):
+        drawn = {expand(text, seed=str(seed).encode(), user=user) for seed in range(40)}
+        assert drawn == choices, text
+    assert expand("{{{{user}}}}", user=user) == "{{" + user + "}}"
+    assert expand("{{ {{user}}:a,b}}", user=user) == "{{ " + user + ":a,b}}"
+    assert expand("{{reverse:{{user}}}}", user=user) == user[::-1]
+    assert expand("{{// {{user}} gone}}", user=user) == ""
+    # A macro's author may have its number drawn.
+    assert expand("{{roll:{{pick:d1}}}}", user=user) == "1"
+
+
 def test_draws_are_frozen_for_a_conversation_and_differ_between_texts() -> None:
     text = " ".join(["{{random:a,b,c,d,e,f,g,h}}{{roll:1000}}"] * 8)
     assert expand(text) == expand(text)
