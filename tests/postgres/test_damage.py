@@ -209,7 +209,6 @@ async def check_no_text_is_taken_for_a_lost_one(connection: Connection) -> None:
     assert all("missing chunk" in words for words in lost)
 
 
-<<<<<<< HEAD
 async def test_a_log_line_is_of_the_index_in_its_own_database(new_drill: NewDrill) -> None:
     drill = await new_drill(EMBEDDED)
     await drill.cluster.start()
@@ -236,7 +235,8 @@ async def test_a_log_line_is_of_the_index_in_its_own_database(new_drill: NewDril
         await drill.execute_each("app", "SET enable_seqscan = off", "SELECT FROM same WHERE n = 5")
     told = [(one.database, one.index) for one in await found(drill) if one.relation == "same"]
     assert told == [("app", "same_pkey")]
-=======
+
+
 async def test_a_damaged_page_of_long_values_is_no_damaged_index_and_its_loss_is_told(
     damaged: Drill, tmp_path: Path
 ) -> None:
@@ -278,4 +278,3 @@ async def test_a_damaged_page_of_long_values_is_no_damaged_index_and_its_loss_is
     assert (asked.kind, asked.relation_oid) == (StepKind.ASK, noted)
     assert "a long value in it cannot be read" in asked.reason
     await damaged.execute_each("postgres", "DROP DATABASE torn", "DROP DATABASE whole")
->>>>>>> main
