@@ -24,7 +24,7 @@ SILENT_S_MAX = 60.0
 
 TURN_S_MAX = 180.0
 """A turn that nobody answers for so long, with the retries, is lost to its user. Counted from the last
-fault on: on a busy machine the engine may be killed again and again before it gets to one of its users."""
+fault on: a slow engine may be killed again and again before it gets to one of its users."""
 
 RETRY_S = (0.1, 1.0)
 REPLY_TOKENS = 16
