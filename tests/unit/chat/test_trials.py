@@ -18,7 +18,7 @@ from appliance.chat.turn import Turns
 from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.entries import ConversationEntry, decode, encode
 from appliance.store.experiment_records import Arm, Experiment, Options
 from appliance.store.experiments import Experiments
