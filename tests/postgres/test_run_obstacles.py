@@ -12,6 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from appliance.cli.main import main
 from appliance.dbops import remedies
 from appliance.dbops.drill.counters import move_to_xid
 from appliance.dbops.drill.databases import StaleDatfrozenxid
@@ -36,11 +37,12 @@ from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
-from tests.drill_fixtures import EMBEDDED, NewDrill, drill_on
+from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill, drill_on
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
 LOCKED_AT_ONCE = 300
+OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +259,52 @@ async def test_an_index_that_a_rebuild_passes_over_is_built_by_consent_or_told(
     again = Told()
     outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=again)
     assert [key for key, _ in again.ended_steps] == ["probe"]
+
+
+@pytest.mark.parametrize("version", BOTH)
+async def test_what_has_a_name_that_is_no_utf8_is_told_and_frozen_all_the_same(
+    version: str, new_drill: NewDrill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drill = await new_drill(version)
+    await drill.cluster.start()
+    named = "quote_ident('caf' || chr(233))"
+    await drill.execute_each(
+        "postgres",
+        "CREATE DATABASE app",
+        "CREATE DATABASE odd",
+        "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C'",
+    )
+    await drill.execute_each(
+        "ascii",
+        f"DO $$ BEGIN EXECUTE 'CREATE TABLE ' || {named} || ' AS SELECT 1 AS n'; "
+        f"EXECUTE 'ALTER DATABASE odd RENAME TO ' || {named}; END $$",
+        "CREATE TABLE plain AS SELECT 1 AS n",
+    )
+    await drill.cluster.stop()
+    await move_to_xid(drill.cluster, HALFWAY_XIDS)
+    await drill.cluster.start()
+    directory = drill.cluster.directory
+    seen = await read_snapshot(target(drill).connect)
+    assert seen.missing == ()
+    assert {one.name for one in seen.databases} >= {"app", r"caf\xe9", "ascii"}
+    place = ["--data-dir", str(directory), "--state-dir", str(tmp_path)]
+    await asyncio.to_thread(main, ["db", "status", *place])
+    told = capsys.readouterr()
+    assert r"caf\xe9" in told.out
+    assert told.err == ""
+    outcome = await repair(directory, tmp_path, POLICY)
+    assert outcome.is_complete, [result.words for _, result in outcome.ended if result.words]
+    oldest = await drill.value(OLDEST)
+    assert isinstance(oldest, int)
+    assert oldest < HALFWAY_XIDS // 10
+    sessions = MaintenanceSessions(target(drill), 1000)
+    counts = await count_rows(seen, sessions, digest=True)
+    await sessions.close()
+    rows = {one.table: (one.rows, one.fault) for one in counts.tables if one.database == "ascii"}
+    assert rows == {
+        r'"public"."caf\xe9"': (None, "its name is no UTF-8"),
+        '"public"."plain"': (1, None),
+    }
 
 
 async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(

@@ -44,7 +44,7 @@ async def call_autovacuum(
         state = State.HELD
         while state is State.HELD and time.monotonic() - started < wait_s:
             await asyncio.sleep(POLL_S)
-            row = await connection.fetchrow(QUERIES["database_age"], step.database)
+            row = await connection.fetchrow(QUERIES["database_age"], step.database_oid)
             if row is None or (
                 row["xid_age"] < step.xid_age_max and row["mxid_age"] < step.mxid_age_max
             ):

@@ -96,6 +96,9 @@ class StepTaker:
         self.is_busy = True
         try:
             result = await self._take(step, choice, snapshot)
+        except UnicodeError as error:
+            await self.sessions.close()
+            result = Result(state=State.FAILED, words=f"a name is no UTF-8: {error}")
         except NoConnectionFree as error:
             result = Result(state=State.FAILED, words=error.message, fault=Fault.FULL)
         except ApplianceError as error:
@@ -340,7 +343,7 @@ class StepTaker:
 
     async def _database_age(self, step: Step) -> Result:
         connection = await self.sessions.get(step.database)
-        row = await connection.fetchrow(QUERIES["database_age"], step.database)
+        row = await connection.fetchrow(QUERIES["database_age"], step.database_oid)
         return Result(state=State.DONE) if row is None else _by_age(step, row)
 
     async def _execute(self, step: Step, statements: tuple[str, ...]) -> None:

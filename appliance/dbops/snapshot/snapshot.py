@@ -69,6 +69,8 @@ class Relation:
     rows_live: int
     rows_dead: int
     last_autovacuum: datetime | None
+    nameable: bool = True
+    """Whether a statement can name it; else only autovacuum gets there, which goes by oids."""
 
     @property
     def catalog(self) -> bool:
@@ -118,8 +120,17 @@ class Database:
     mxid_age: int
     relations: tuple[Relation, ...] | None
     temp_namespaces: tuple[TempNamespace, ...] | None
+    nameable: bool = True
+    """Whether a login can name it: its name is UTF-8."""
     extensions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The schemas of `amcheck` and `pg_surgery`, where it has them."""
+
+    @property
+    def closed_because(self) -> str:
+        """Why nobody can look inside."""
+        if self.nameable:
+            return "it takes no connections"
+        return "its name is no UTF-8, with which this tool cannot connect"
 
     @property
     def xids_left(self) -> int:
