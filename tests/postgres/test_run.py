@@ -24,11 +24,12 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair import disk_floor, quiet_time, run_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import State
 from appliance.dbops.repair.row_counts import RowCounts, RowReading, changes, count_rows
 from appliance.dbops.repair.run import Surroundings
 from appliance.dbops.repair.run_journal import FILE_NAME, RunJournal
 from appliance.dbops.repair.run_memory import RunMemory
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.repair.verify import probe as take_ids
 from appliance.dbops.snapshot.inspect import read_snapshot

@@ -28,11 +28,12 @@ from appliance.dbops.repair.autovacuum_call import (
     restore_settings,
 )
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import State
 from appliance.dbops.repair.row_counts import count_rows
 from appliance.dbops.repair.run import Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target

@@ -15,7 +15,8 @@ from appliance.dbops.cluster.extensions import add_missing
 from appliance.dbops.faults import Fault
 from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.result import State
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from appliance.dbops.plan.step import Step
 from appliance.dbops.remedies import set_setting
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_queries import QUERIES
-from appliance.dbops.repair.run_step import Result, State
 from appliance.dbops.target import Connection
 
 POLL_S = 0.2

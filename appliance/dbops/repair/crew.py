@@ -17,8 +17,9 @@ from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.deeds import Deeds
 from appliance.dbops.repair.door import Door
 from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_memory import RunMemory
-from appliance.dbops.repair.run_step import Result, State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.run_watch import RunWatch
 from appliance.dbops.repair.workers import together
 from appliance.dbops.snapshot.snapshot import Snapshot

@@ -17,8 +17,9 @@ from appliance.dbops.faults import Fault, fault_of
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import call_autovacuum
 from appliance.dbops.repair.damaged_pages import give_up_damaged_pages
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result, State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.single_user import drop_in_single_user_mode
 from appliance.dbops.snapshot.snapshot import Snapshot
 from appliance.dbops.target import NoConnectionFree

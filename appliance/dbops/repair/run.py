@@ -24,11 +24,11 @@ from appliance.dbops.repair.crew import Confirm, Crew, Report
 from appliance.dbops.repair.deeds import Deeds, OwnServer
 from appliance.dbops.repair.door import Door
 from appliance.dbops.repair.quiet_time import QuietTime
+from appliance.dbops.repair.result import Result
 from appliance.dbops.repair.row_counts import RowComparison, RowReading
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
 from appliance.dbops.repair.run_memory import ATTEMPTS_MAX, RunMemory
-from appliance.dbops.repair.run_step import Result
 from appliance.dbops.repair.run_watch import RunWatch
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.snapshot.snapshot import Snapshot

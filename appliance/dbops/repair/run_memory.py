@@ -13,8 +13,8 @@ from appliance.dbops.blockers.damage import DamageKind
 from appliance.dbops.faults import STOPS, Fault
 from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result, State
 
 ATTEMPTS_MAX = 3
 """Of one step in one run: a lock or a lost connection may be gone by then, a held row be free."""

@@ -11,9 +11,9 @@ from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.faults import Fault
 from appliance.dbops.plan.history import RelationKey
 from appliance.dbops.plan.step import Step, StepKind
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_memory import ATTEMPTS_MAX, ENDINGS_MAX, RunMemory
-from appliance.dbops.repair.run_step import Result, State
 
 SLOW = Result(state=State.FAILED, fault=Fault.ENDING)
 WAITING = Result(state=State.SKIPPED)
