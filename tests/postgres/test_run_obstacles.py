@@ -19,7 +19,7 @@ from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.throwaway import ThrowAway, silent
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import (
@@ -107,7 +107,7 @@ async def test_a_vacuum_that_waits_for_a_cursors_page_names_it_and_the_others_go
     async with asyncio.timeout(120):
         outcome = await repair(aged.cluster.directory, tmp_path, POLICY, told=told)
     waited = [result for step, result in outcome.ended if step.relation_oid == oid]
-    assert {result.fault for result in waited} == {Fault.PINNED}
+    assert {result.fault for result in waited} == {RepairFault.PINNED}
     assert f"pid {holder.pid}" in waited[0].words
     assert "forgotten cursor" in waited[0].words
     assert "query" in waited[0].words
@@ -140,7 +140,7 @@ async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_
     os.kill(slow.pid, signal.SIGSTOP)
     result = await taker(sessions).take(step, None, seen)
     os.kill(slow.pid, signal.SIGCONT)
-    assert (result.state, result.fault) == (State.FAILED, Fault.ENDING)
+    assert (result.state, result.fault) == (State.FAILED, RepairFault.ENDING)
     assert (await taker(sessions).take(step, None, seen)).state is State.DONE
     await aged.end_actors()
 
@@ -212,7 +212,7 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, seen)
-    assert (result.state, result.fault) == (State.FAILED, Fault.LOCKED)
+    assert (result.state, result.fault) == (State.FAILED, RepairFault.LOCKED)
     assert await aged.value(left) == 1
     await writer.say("COMMIT")
     assert (await taker(sessions).take(step, None, seen)).state is State.DONE
@@ -329,7 +329,7 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     )
     result = await taker(sessions).take(step, None, await read_snapshot(target(aged).connect))
     (aged.cluster.directory / f"{path}.away").rename(aged.cluster.directory / path)
-    assert result.fault is Fault.MISSING_FILE
+    assert result.fault is RepairFault.MISSING_FILE
     assert result.damage is not None
     assert (result.damage.kind, result.damage.relation) == ("file", "lost")
 

@@ -6,12 +6,12 @@ import asyncpg
 
 from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.faults import (
-    Fault,
+    RepairFault,
     damaged_block,
     damaged_file,
-    fault_of,
     is_index_fault,
     is_value_fault,
+    repair_fault,
 )
 from appliance.dbops.plan.step import Step
 from appliance.dbops.repair.run_queries import QUERIES
@@ -22,9 +22,9 @@ from appliance.dbops.target import Connection
 def names_damage(error: asyncpg.PostgresError) -> bool:
     """Whether it tells of something that cannot be read; a missing file is so only where it is a
     relation's, and not one of the outcomes of transactions."""
-    fault = fault_of(error)
-    is_missing = fault is Fault.MISSING_FILE and damaged_file(error) is not None
-    return fault is Fault.DAMAGED or is_missing
+    fault = repair_fault(error)
+    is_missing = fault is RepairFault.MISSING_FILE and damaged_file(error) is not None
+    return fault is RepairFault.DAMAGED or is_missing
 
 
 async def damage_met(
@@ -58,7 +58,7 @@ async def damage_met(
 def _kind(error: asyncpg.PostgresError, *, is_index: bool) -> DamageKind:
     if is_index:
         return DamageKind.INDEX
-    if fault_of(error) is Fault.MISSING_FILE:
+    if repair_fault(error) is RepairFault.MISSING_FILE:
         return DamageKind.FILE
     if is_value_fault(error):
         return DamageKind.VALUE

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from appliance.dbops.blockers.damage import Damage
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 
 
 class State(StrEnum):
@@ -28,7 +28,7 @@ class Result:
 
     state: State
     words: str = ""
-    fault: Fault | None = None
+    fault: RepairFault | None = None
     damage: Damage | None = None
     under_lock: tuple[str, ...] = ()
     """Indexes, as SQL, that can be built only while nobody writes to their table."""

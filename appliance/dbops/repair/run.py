@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.faults import STOPS, Fault
+from appliance.dbops.faults import STOPS, RepairFault
 from appliance.dbops.limits import Stage
 from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.plan.plan import Plan, make_plan
@@ -173,7 +173,7 @@ class Run:
         self._has_asked_last = True
         for _ in range(ATTEMPTS_MAX):
             result = await self._crew.attempt(probe_step(), snapshot)
-            if result.fault is not Fault.CONNECTION:
+            if result.fault is not RepairFault.CONNECTION:
                 break
         if result.fault not in STOPS:
             return False

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from appliance.dbops.blockers.damage import DamageKind
-from appliance.dbops.faults import STOPS, Fault
+from appliance.dbops.faults import STOPS, RepairFault
 from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.result import Result, State
@@ -21,7 +21,12 @@ ATTEMPTS_MAX = 3
 ENDINGS_MAX = 12
 """Of one session, five seconds each: what waits for its end is not given up before."""
 
-_WORTH_A_RETRY = (Fault.LOCKED, Fault.PINNED, Fault.CONNECTION, Fault.ENDING)
+_WORTH_A_RETRY = (
+    RepairFault.LOCKED,
+    RepairFault.PINNED,
+    RepairFault.CONNECTION,
+    RepairFault.ENDING,
+)
 
 _MENDS = {
     StepKind.REINDEX: DamageKind.INDEX,
@@ -137,7 +142,7 @@ class RunMemory:
         return tries[-1] if tries else None
 
     def _is_settled(self, step: Step, result: Result) -> bool:
-        tries_max = ENDINGS_MAX if result.fault is Fault.ENDING else ATTEMPTS_MAX
+        tries_max = ENDINGS_MAX if result.fault is RepairFault.ENDING else ATTEMPTS_MAX
         if self._attempts.get(step.key, 0) >= tries_max:
             return True
         match result.state:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.faults import STOPS, Fault, fault_of
+from appliance.dbops.faults import STOPS, RepairFault, repair_fault
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.index_rebuild import IndexRebuild
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
@@ -66,12 +66,12 @@ class StepTaker:
             await self.sessions.close()
             result = Result(state=State.FAILED, words=f"a name is no UTF-8: {error}")
         except NoConnectionFree as error:
-            result = Result(state=State.FAILED, words=error.message, fault=Fault.FULL)
+            result = Result(state=State.FAILED, words=error.message, fault=RepairFault.FULL)
         except ApplianceError as error:
-            result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
+            result = Result(state=State.FAILED, words=error.message, fault=RepairFault.CONNECTION)
         except DatabaseFailure as error:
             await self._forget(step, error)
-            result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
+            result = Result(state=State.FAILED, words=str(error), fault=repair_fault(error))
         finally:
             self.is_busy = False
         return replace(result, seconds=time.monotonic() - started)
@@ -117,7 +117,7 @@ class StepTaker:
                 values = await self._values(step, statements)
             except asyncpg.PostgresError as error:
                 await (await self.sessions.get(step.database)).execute("ROLLBACK")
-                if fault_of(error) not in STOPS or time.monotonic() > deadline:
+                if repair_fault(error) not in STOPS or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(PROBE_EVERY_S)
             else:
@@ -129,25 +129,27 @@ class StepTaker:
             try:
                 await self._execute(step, (statement,))
             except asyncpg.PostgresError as error:
-                fault = fault_of(error)
-                if fault is Fault.LOCKED and await self._end_autovacuum(step):
+                fault = repair_fault(error)
+                if fault is RepairFault.LOCKED and await self._end_autovacuum(step):
                     continue
-                if fault is Fault.GONE:
+                if fault is RepairFault.GONE:
                     return Result(state=State.DONE, words="it was dropped meanwhile")
                 if names_damage(error):
                     return await self._damaged(step, error, snapshot)
                 raise
             return await self._relation_age(step)
         return Result(
-            state=State.FAILED, words="autovacuum takes it again and again", fault=Fault.LOCKED
+            state=State.FAILED,
+            words="autovacuum takes it again and again",
+            fault=RepairFault.LOCKED,
         )
 
     async def _repair(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         try:
             await self._execute(step, (statement,))
         except asyncpg.PostgresError as error:
-            fault = fault_of(error)
-            if fault is Fault.GONE:
+            fault = repair_fault(error)
+            if fault is RepairFault.GONE:
                 return Result(state=State.DONE, words="it was dropped meanwhile")
             if names_damage(error):
                 return await self._damaged(step, error, snapshot)
@@ -159,7 +161,7 @@ class StepTaker:
         try:
             await self._execute(step, statements)
         except asyncpg.PostgresError as error:
-            if fault_of(error) is Fault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
+            if repair_fault(error) is RepairFault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
                 return Result(state=State.DONE, words="it was gone already")
             raise
         return Result(state=State.DONE)
@@ -215,7 +217,9 @@ class StepTaker:
     ) -> Result:
         connection = await self.sessions.get(step.database)
         damage = await damage_met(step, error, connection, snapshot)
-        return Result(state=State.FAILED, words=str(error), fault=fault_of(error), damage=damage)
+        return Result(
+            state=State.FAILED, words=str(error), fault=repair_fault(error), damage=damage
+        )
 
     async def _relation_age(self, step: Step) -> Result:
         connection = await self.sessions.get(step.database, step.settings)
@@ -241,7 +245,9 @@ class StepTaker:
         return [await connection.fetchval(statement) for statement in statements]
 
     async def _forget(self, step: Step, error: BaseException) -> None:
-        if fault_of(error) is Fault.CONNECTION or not isinstance(error, asyncpg.PostgresError):
+        if repair_fault(error) is RepairFault.CONNECTION or not isinstance(
+            error, asyncpg.PostgresError
+        ):
             await self.sessions.drop(step.database)
 
 
@@ -258,6 +264,6 @@ def _ended(values: list[object]) -> Result:
     """What pg_terminate_backend said: true, false, or no row when it was gone."""
     if any(value is False for value in values):
         words = "it has not ended within 5 s; it may be later"
-        return Result(state=State.FAILED, words=words, fault=Fault.ENDING)
+        return Result(state=State.FAILED, words=words, fault=RepairFault.ENDING)
     gone = all(value is None for value in values)
     return Result(state=State.DONE, words="it had ended already" if gone else "")
