@@ -19,9 +19,6 @@ DatabaseFailure = (
 """TimeoutError is an OSError. InternalClientError ("another operation is in progress") is for a statement
 that comes between a server's last words, as when its postmaster was killed, and the connection's end."""
 
-QueryAtFault = (asyncpg.SyntaxOrAccessError, asyncpg.DataError)
-"""What a statement raises that is wrong by itself (its text, a division by zero) on any database."""
-
 
 class FailureKind(enum.Enum):
     """What has happened."""

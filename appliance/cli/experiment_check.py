@@ -105,7 +105,7 @@ def _line(found: Look) -> str:
     if found.analysis is None:
         return (found.lacks or "").removeprefix(found.experiment.name).lstrip(": ")
     told = [
-        f"did {result.arm} help? {did_it_help(result, found.analysis).short}"
+        f"did {result.arm} help? {did_it_help(result, found.analysis, found.subject).short}"
         for result in found.analysis.results
     ]
     return "; ".join([counted(found.analysis.users, "user"), *told])

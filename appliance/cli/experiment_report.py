@@ -188,7 +188,10 @@ def _cost(cost: Mapping[str, Any] | None) -> str | None:
         tokens = cost["tokens_after"] - cold[0]["position"]
         where = f" {cold[0]['where']}" if cold[0]["where"] else ""
         front = f"new chats{where} compute the new front once ({tokens:,} tokens); "
+    others = ""
+    if cost["elsewhere"]:
+        others = f" {counted(cost['elsewhere'], 'live chat')} of other versions keep theirs, too."
     return (
-        f"Shipped, {front}{counted(live['chats'], 'live chat')} keep their version, and would "
-        f"compute {live['tokens']:,} tokens again if they were moved."
+        f"Shipped, {front}{counted(live['chats'], 'live chat')} of production keep their version, and "
+        f"would compute {live['tokens']:,} tokens again if they were moved.{others}"
     )

@@ -10,7 +10,7 @@ from appliance.experiment.findings import Analysis, ArmResult
 from appliance.experiment.report.subject import Subject
 from appliance.experiment.report.words import Answer, did_it_help, how_sure, what_it_costs
 
-FORMAT = 1
+FORMAT = 2
 
 
 def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     """What of a document is read again; its answers follow from it."""
 
-    format: Literal[1]
+    format: Literal[2]
     subject: Subject
     analysis: Analysis
 
@@ -62,7 +62,7 @@ def report_text(subject: Subject, analysis: Analysis) -> str:
 
 def _answers(result: ArmResult, analysis: Analysis, subject: Subject) -> dict[str, Answer]:
     return {
-        "did_it_help": did_it_help(result, analysis),
+        "did_it_help": did_it_help(result, analysis, subject),
         "how_sure_are_we": how_sure(result, analysis),
-        "what_does_it_cost": what_it_costs(result, subject),
+        "what_does_it_cost": what_it_costs(result, analysis, subject),
     }

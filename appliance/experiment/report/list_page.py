@@ -8,9 +8,10 @@ from appliance.experiment.findings import Analysis, ArmResult, Finding
 from appliance.experiment.report.frame import framed
 from appliance.experiment.report.markup import Markup, tag
 from appliance.experiment.report.numbers import hours
-from appliance.experiment.report.page import guard_tone, moment
+from appliance.experiment.report.page import answer_tone, guard_tone, moment
+from appliance.experiment.report.sentences import guard_word, guarded
 from appliance.experiment.report.subject import Subject
-from appliance.experiment.report.words import Answer, did_it_help, guard_word, moved, what_it_costs
+from appliance.experiment.report.words import Answer, did_it_help, what_it_costs
 from appliance.experiment.stats.guardrail import Guard
 
 _URGENT = (Guard.BREACHED, Guard.HARMED)
@@ -50,37 +51,28 @@ def list_page(experiments: tuple[Listed, ...]) -> str:
 
 def _guardrails(result: ArmResult) -> list[Markup]:
     """Those that somebody should look at, each with its figures; the others by how they stand."""
-    guarded = [item for item in result.findings if item.metric.guardrail is not None]
-    if not guarded:
+    items = [item for item in result.findings if item.metric.guardrail is not None]
+    if not items:
         return [tag("p", "No guardrails.")]
-    urgent = [item for guard in _URGENT for item in guarded if item.guard is guard]
+    urgent = [item for guard in _URGENT for item in items if item.guard is guard]
     calm: dict[str, list[str]] = {}
-    for item in guarded:
+    for item in items:
         if item.guard is None:
             calm.setdefault(item.lacks or "too few users", []).append(item.metric.title)
         elif item.guard not in _URGENT:
             calm.setdefault(guard_word(item.guard), []).append(item.metric.title)
     chips = [tag("li", _stands(item), class_=guard_tone(item.guard) or None) for item in urgent]
     told = [f"{how[:1].upper()}{how[1:]}: {'; '.join(titles)}." for how, titles in calm.items()]
-    return [
-        *([tag("ul", *chips, class_="guards")] if chips else []),
-        *(
-            [
-                tag(
-                    "p",
-                    f"{'Other guardrails' if chips else 'Guardrails'}. {' '.join(told)}",
-                    class_="soft small",
-                )
-            ]
-            if told
-            else []
-        ),
-    ]
+    shown = [tag("ul", *chips, class_="guards")] if chips else []
+    if told:
+        which = "Other guardrails" if chips else "Guardrails"
+        shown.append(tag("p", f"{which}. {' '.join(told)}", class_="soft small"))
+    return shown
 
 
 def _stands(item: Finding) -> str:
     assert item.guard is not None
-    return f"{item.metric.title}: {guard_word(item.guard)}, {moved(item)}"
+    return f"{item.metric.title}: {guard_word(item.guard)}, {guarded(item)}"
 
 
 def _item(one: Listed) -> Markup:
@@ -115,7 +107,10 @@ def _results(analysis: Analysis, subject: Subject) -> list[Markup]:
     paused = {arm.name for arm in subject.arms if arm.paused_at is not None}
     found = []
     for result in analysis.results:
-        helped, costs = did_it_help(result, analysis), what_it_costs(result, subject)
+        helped, costs = (
+            did_it_help(result, analysis, subject),
+            what_it_costs(result, analysis, subject),
+        )
         line = tag(
             "p",
             f"{result.arm}{' (paused)' if result.arm in paused else ''}: ",
@@ -130,5 +125,4 @@ def _results(analysis: Analysis, subject: Subject) -> list[Markup]:
 
 
 def _word(answer: Answer) -> Markup:
-    tone = {True: "good", False: "bad", None: ""}[answer.is_good]
-    return tag("span", answer.short, class_=f"word {tone}".strip())
+    return tag("span", answer.short, class_=f"word {answer_tone(answer)}".strip())

@@ -6,7 +6,7 @@ Owns which variables a piece of code uses. Never: where its values come from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Template as JinjaTemplate
@@ -71,12 +71,14 @@ class Text:
     def compile(cls, field: Field, *, goes_on: bool = False) -> Text:
         """The text in a scalar. The line end that closes a YAML block is no part of it, unless the text
         `goes_on` in another one. Raises TemplateError with the line of what does not compile."""
-        source = field.text()
+        source, place = field.text(), field.place
+        none: frozenset[str] = frozenset()
+        has_code = "{{" in source or "{%" in source or "{#" in source
+        if has_code:
+            source, place = field.code()
         if field.is_block and not goes_on:
             source = source.removesuffix("\n")
-        place = Place(file=field.place.file, line=field.code_line, part=field.place.part)
-        none: frozenset[str] = frozenset()
-        if "{{" not in source and "{%" not in source and "{#" not in source:
+        if not has_code:
             return cls(place=place, names=none, macros=none, _written=(source,))
         with said_of(place):
             parsed = _ENVIRONMENT.parse(source)
@@ -106,7 +108,7 @@ class Text:
     def _at(self, piece: str | Variable) -> Place:
         if isinstance(piece, str) or piece.line == 0:
             return self.place
-        return replace(self.place, line=self.place.line + piece.line)
+        return self.place.at(piece.line + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +121,12 @@ class Expression:
     _code: TemplateExpression
 
     @classmethod
-    def compile(cls, source: str, place: Place) -> Expression:
-        """Raises TemplateError with the line of what does not compile."""
-        if "{{" in source or "{%" in source:
-            raise place.fault("an expression stands without braces: `if: persona`")
+    def compile(cls, field: Field, start: int = 0) -> Expression:
+        """The expression in a scalar from `start` on. Raises TemplateError with the line of what does not
+        compile."""
+        if "{{" in field.text() or "{%" in field.text():
+            raise field.place.fault("an expression stands without braces: `if: persona`")
+        source, place = field.expression(start)
         with said_of(place):
             used = meta.find_undeclared_variables(_ENVIRONMENT.parse("{{ (" + source + ") }}"))
             code = _ENVIRONMENT.compile_expression(source, undefined_to_none=False)

@@ -163,7 +163,7 @@ def _part(fields: dict[str, Field], zone: Zone, front: FrontSection) -> PartCode
     loop = _loop(fields["for_each"], front) if "for_each" in fields else None
     condition = None
     if "if" in fields:
-        condition = Expression.compile(fields["if"].text(), fields["if"].place)
+        condition = Expression.compile(fields["if"])
     texts = _texts(fields)
     own = frozenset() if loop is None else frozenset({loop.name, "loop"})
     codes: list[Text | Expression] = [text for _, text in texts]
@@ -207,10 +207,10 @@ def _loop(field: Field, front: FrontSection) -> Loop:
     match = _FOR_EACH.match(field.text())
     if match is None:
         raise field.fault("expected `NAME in LIST`")
-    name, source = match.groups()
+    name = match[1]
     if name in front.inputs or name in _RESERVED:
         raise field.fault(f"`{name}` already names something else")
-    items = Expression.compile(source, field.place)
+    items = Expression.compile(field, match.start(2))
     _check_declared(items, front)
     return Loop(name=name, items=items)
 

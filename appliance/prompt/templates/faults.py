@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from jinja2.exceptions import (
@@ -35,12 +35,22 @@ _FAILED = "its code fails"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of a template file, and the part it belongs to. `of` is what the file is, if no template."""
+    """A line of a template file, and the part it belongs to. `of` is what the file is, if no template;
+    `lines` are those of the file that a piece of code which begins here stands on, line by line, where
+    they do not follow each other."""
 
     file: str
     line: int
     part: str | None = None
     of: str = "template"
+    lines: tuple[int, ...] = ()
+
+    def at(self, line: int) -> Place:
+        """The place of a line of the code, counted from 1."""
+        found = self.line + line - 1
+        if self.lines:
+            found = self.lines[min(line, len(self.lines)) - 1]
+        return replace(self, line=found, lines=())
 
     def fault(self, sentence: str) -> TemplateError:
         """The error that says what is wrong here."""
@@ -89,18 +99,19 @@ def _located(place: Place, error: Exception) -> Place:
     if isinstance(error, TemplateSyntaxError):
         if error.name and not error.name.startswith("<"):
             return Place(file=error.name, line=error.lineno, part=place.part)
-        return Place(file=place.file, line=place.line + error.lineno - 1, part=place.part)
-    line, file = place.line, place.file
+        return place.at(error.lineno)
+    found = place
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
         # The environment compiles under the name of the file, with a mark that no path has.
         name = trace.tb_frame.f_code.co_filename
         if name.startswith(CODE_MARK):
             origin = name.removeprefix(CODE_MARK)
-            file = origin or place.file
-            line = (trace.tb_lineno - 1) + (1 if origin else place.line)
+            found = place.at(trace.tb_lineno)
+            if origin:
+                found = Place(file=origin, line=trace.tb_lineno, part=place.part)
         trace = trace.tb_next
-    return Place(file=file, line=line, part=place.part)
+    return found
 
 
 CODE_MARK = "<template>"

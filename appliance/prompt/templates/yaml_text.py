@@ -15,6 +15,7 @@ import yaml
 from appliance.errors import TemplateError
 from appliance.prompt.templates.budget import NESTING_MAX, PARTS_MAX
 from appliance.prompt.templates.faults import Place
+from appliance.prompt.templates.scalar_lines import lines_of, traced, traced_expression
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,15}\Z")
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}\Z")
@@ -32,11 +33,12 @@ _TextLoader.yaml_implicit_resolvers = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A value of a mapping or an item of a list, with where it stands."""
+    """A value of a mapping or an item of a list, with where it stands; `file` is all of its text."""
 
     node: yaml.Node
     name: str
     place: Place
+    file: str
 
     def fault(self, sentence: str) -> TemplateError:
         """What is wrong with this field."""
@@ -53,17 +55,32 @@ class Field:
         """Whether it is a text after `|` or `>`."""
         return isinstance(self.node, yaml.ScalarNode) and self.node.style in ("|", ">")
 
-    @property
-    def code_line(self) -> int:
-        """Where the text of the scalar begins: a block's is on the line after its `|`."""
-        return self.place.line + self.is_block
+    def code(self) -> tuple[str, Place]:
+        """The scalar as Jinja's source, and its place, which knows the line of each line of the source;
+        raises TemplateError as `text`."""
+        source, node = self.text(), self.node
+        assert isinstance(node, yaml.ScalarNode)
+        if node.style == "|":
+            # The lines of the file, from the one after the `|` on.
+            return source, replace(self.place, line=self.place.line + 1)
+        if node.start_mark.line == node.end_mark.line and "\n" not in source:
+            return source, self.place
+        source, lines = traced(source, lines_of(node, self.file))
+        return source, replace(self.place, line=lines[0], lines=lines)
+
+    def expression(self, start: int) -> tuple[str, Place]:
+        """The same of an expression without braces, which begins at `start`."""
+        source, node = self.text()[start:], self.node
+        assert isinstance(node, yaml.ScalarNode)
+        source, lines = traced_expression(source, lines_of(node, self.file)[start:])
+        return source, replace(self.place, line=lines[0], lines=lines)
 
     def items(self) -> list[Field]:
         """The items of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.fault(f"expected a list, got a {_kind(self.node)}")
         return [
-            Field(node=node, name=f"{self.name}[{index}]", place=_at(self.place, node))
+            replace(self, node=node, name=f"{self.name}[{index}]", place=_at(self.place, node))
             for index, node in enumerate(self.node.value)
         ]
 
@@ -80,7 +97,7 @@ class Field:
                 raise place.fault(f"{self.name}: there is no key {name!r} (there are: {known})")
             if name in found:
                 raise place.fault(f"{self.name}: {name!r} is there twice")
-            found[name] = Field(node=node, name=name, place=_at(self.place, node))
+            found[name] = replace(self, node=node, name=name, place=_at(self.place, node))
         return found
 
     def texts(self) -> Any:
@@ -120,7 +137,7 @@ def documents(text: str, place: Place) -> list[Field]:
     try:
         for node in _nodes(text):
             _check_shape(node, place)
-            found.append(Field(node=node, name="file", place=_at(place, node)))
+            found.append(Field(node=node, name="file", place=_at(place, node), file=text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = place.line if mark is None else mark.line + 1

@@ -109,7 +109,7 @@ def test_a_harm_is_told_first_with_what_is_allowed(harms: Analysis) -> None:
         r"a fall of up to 5 % is allowed\.",
         told,
     )
-    assert "What does it cost? More." in told
+    assert "What does it cost? More, slower." in told
 
 
 def test_every_state_of_an_experiment_has_words() -> None:

@@ -78,8 +78,9 @@ def test_plain_variables_need_no_compiler(content: str) -> None:
 
 
 def test_a_missing_value_is_said_with_its_line() -> None:
+    # The content is quoted: all of it is on one line of the file.
     said, _ = rendered("one\ntwo {{ a }}\n{{ nothing }}", {"a": 1})
-    assert said == "t.yaml, line 3, part `one`: template error: 'nothing' is undefined"
+    assert said == "t.yaml, line 1, part `one`: template error: 'nothing' is undefined"
 
 
 def test_what_is_written_is_counted() -> None:

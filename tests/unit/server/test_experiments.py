@@ -97,7 +97,15 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
         assert figures["regenerations"][place] == 0
     text = await team.run("experiment", "report", "ships")
     assert "Did it help? Too early to say." in text
-    assert "keep their version" in text, "what shipping would cost"
+    assert "Shipped, new chats compute the new front once (" in text, "what shipping would cost"
+    birds_alive = (
+        f"{by_arm[0]} live chat{'' if by_arm[0] == 1 else 's'} of production keep their version"
+    )
+    assert birds_alive in text
+    assert (
+        f" {by_arm[1]} live chat{'' if by_arm[1] == 1 else 's'} of other versions keep theirs"
+        in text
+    )
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
@@ -261,7 +269,7 @@ async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Tea
     )
     for command in (("check",), ("report", "ships"), ("stop", "ships", "-m", "enough")):
         told = await team.run("experiment", *command, "--metrics", str(own), code=2)
-        assert "a value is null; use coalesce" in told
+        assert "own.sql: a value of 'x' is null; use coalesce" in told
     (own / "own.sql").write_text(
         "SELECT person, 1 AS x FROM appliance.experiment_people($1::text);"
     )
@@ -328,6 +336,9 @@ async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(tea
     for name in ("..", ".", "Ships", ""):
         told = await team.run("experiment", "status", name, code=2)
         assert f"NAME: {name!r} is not 1 to 64 of a-z 0-9 _ -" in told
+    # Also a word that an address has for something else.
+    lacking = await team.run("experiment", "status", "lint", code=2)
+    assert "no experiment 'lint' (there are: ships)" in lacking
     for share in ("0", "10", "nan"):
         told = await team.run(
             "experiment", "start", "ships", "--coverage", share, "-m", "x", code=2
