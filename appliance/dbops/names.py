@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import overload
 
-
-@overload
-def name_of(raw: bytes) -> str: ...
-@overload
-def name_of(raw: None) -> None: ...
-def name_of(raw: bytes | None) -> str | None:
+def name_of(raw: bytes) -> str:
     """The name, or what can be shown of one that is no UTF-8: `caf\\xe9`."""
-    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def name_or_none(raw: bytes | None) -> str | None:
+    """The same of what may have none."""
+    return None if raw is None else name_of(raw)
 
 
 def can_be_entered(*raw: bytes) -> bool:

@@ -18,7 +18,8 @@ from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
 from appliance.dbops.faults import RepairFault, damaged_file, repair_fault
 from appliance.dbops.quoting import identifier
-from appliance.dbops.snapshot.snapshot import AgeMin, Database, Missing, Relation, Snapshot
+from appliance.dbops.snapshot.missing import Missing
+from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import ApplianceError
 from appliance.named_sql import read_queries

@@ -15,11 +15,11 @@ from appliance.database_failure import DatabaseFailure
 from appliance.dbops.names import name_of
 from appliance.dbops.snapshot import rows as snapshot_rows
 from appliance.dbops.snapshot.member_space import member_space
+from appliance.dbops.snapshot.missing import Missing
 from appliance.dbops.snapshot.rows import Row
 from appliance.dbops.snapshot.snapshot import (
     Database,
     MemberSpace,
-    Missing,
     Relation,
     Snapshot,
     TempNamespace,

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import asyncpg
 
-from appliance.dbops.names import can_be_entered, name_of
+from appliance.dbops.names import can_be_entered, name_of, name_or_none
 from appliance.dbops.snapshot.snapshot import (
     Database,
     Lock,
@@ -94,8 +94,8 @@ def sessions_of(rows: Iterable[Row]) -> tuple[Session, ...]:
         Session(
             pid=row["pid"],
             backend=row["backend"] or "unknown",
-            database=name_of(row["database"]),
-            user=name_of(row["user_name"]),
+            database=name_or_none(row["database"]),
+            user=name_or_none(row["user_name"]),
             application=row["application"] or "",
             client=row["client"],
             state=row["state"],
@@ -133,7 +133,7 @@ def prepared_of(rows: Iterable[Row]) -> tuple[PreparedTransaction, ...]:
         PreparedTransaction(
             gid=name_of(row["gid"]),
             database=name_of(row["database"]),
-            owner=name_of(row["owner"]),
+            owner=name_of(row["owner"] or b"?"),
             xid_age=row["xid_age"],
             prepared_s=row["prepared_s"],
         )
@@ -148,7 +148,7 @@ def slots_of(rows: Iterable[Row]) -> tuple[Slot, ...]:
             name=row["name"],
             logical=row["logical"],
             plugin=row["plugin"],
-            database=name_of(row["database"]),
+            database=name_or_none(row["database"]),
             temporary=row["temporary"],
             active_pid=row["active_pid"],
             xmin_age=row["xmin_age"],
@@ -191,7 +191,7 @@ def locks_of(rows: Iterable[Row]) -> tuple[Lock, ...]:
             mode=row["mode"],
             granted=row["granted"],
             pid=row["pid"],
-            gid=name_of(row["gid"]),
+            gid=name_or_none(row["gid"]),
         )
         for row in rows
     )

@@ -19,6 +19,7 @@ from appliance.dbops.limits import (
     stage_of_age,
     stage_of_members,
 )
+from appliance.dbops.snapshot.missing import Missing
 
 CATALOG_OIDS_END = 12_000
 """Relations below it are system catalogs and their TOAST (`IsCatalogRelationOid`): a logical slot's
@@ -31,15 +32,6 @@ class RelationKind(StrEnum):
     TABLE = "r"
     MATERIALIZED_VIEW = "m"
     TOAST = "t"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """A part that could not be read: of one database, or (None) of the whole cluster."""
-
-    part: str
-    database: str | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
