@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -131,6 +131,32 @@ async def test_a_deed_whose_answer_was_lost_is_done_once_and_told_as_done(
     assert [one.version for one in await store.shipped("ada")] == [VERSIONS["ships"]]
     assert await store.shipped("mara") == ()
     assert len(await PromptRegistry(pool).moves("ada")) == 2
+
+
+IN_TURN = {
+    "created": {"started"},
+    "started": {"ramped", "paused", "stopped", "shipped"},
+    "ramped": {"paused", "stopped", "shipped"},
+    "paused": {"stopped", "shipped"},
+    "stopped": {"shipped"},
+    "shipped": set[str](),
+}
+"""What can be done after a deed; each of them once."""
+
+
+async def test_a_deed_out_of_turn_changes_nothing(pool: Pool, store: Experiments) -> None:
+    registry, all_deeds = PromptRegistry(pool), deeds(store, pool)
+
+    async def known() -> Any:
+        return await store.all(), await store.events("ships"), await registry.labels("ada")
+
+    for kind, deed in all_deeds.items():
+        await deed(**WHO)
+        before = await known()
+        for other in all_deeds.keys() - IN_TURN[kind]:
+            with suppress(Conflict):
+                assert await all_deeds[other](**WHO) in (False, None)
+            assert await known() == before, f"{other} after {kind}"
 
 
 async def test_who_starts_one_waits_for_whoever_starts_another_and_sees_it(
