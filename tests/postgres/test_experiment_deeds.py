@@ -133,6 +133,16 @@ async def test_a_deed_whose_answer_was_lost_is_done_once_and_told_as_done(
     assert len(await PromptRegistry(pool).moves("ada")) == 2
 
 
+async def test_the_pause_of_one_arm_is_not_taken_for_that_of_another(
+    store: Experiments, line: Line
+) -> None:
+    await store.create(DRAFT, **WHO)
+    await store.start("ships", check=lambda others: None, **WHO)
+    assert await store.pause("ships", "ships", **WHO)
+    line.before = lambda: store.pause("ships", "birds", **OTHER)
+    assert await store.pause("ships", "birds", **WHO) is False
+
+
 IN_TURN = {
     "created": {"started"},
     "started": {"ramped", "paused", "stopped", "shipped"},
