@@ -24,6 +24,8 @@ class Fault(StrEnum):
     """Told by no error: a VACUUM waits for it without end, and a run breaks it off."""
     ENDING = "not ended yet"
     """Told by no error: a session that was told to end takes its time."""
+    RETURNED = "held by one that came back"
+    """Told by no error: a VACUUM won nothing, and a standby that was ended is back again and again."""
     CANCELLED = "cancelled"
     DAMAGED = "damaged data"
     MISSING_FILE = "a file of it is missing"

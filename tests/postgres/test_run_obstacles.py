@@ -14,7 +14,6 @@ import pytest
 
 from appliance.dbops import remedies
 from appliance.dbops.drill.counters import move_to_xid
-from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.throwaway import ThrowAway, silent
@@ -37,6 +36,7 @@ from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
 from tests.drill_fixtures import EMBEDDED, NewDrill, drill_on
+from tests.postgres.test_refusals import StaleXidLimit
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
@@ -432,25 +432,11 @@ async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Dril
     await aged.execute_each("postgres", "DROP DATABASE trapped")
 
 
-class StaleLimit(StaleDatfrozenxid):
-    """As a server is left whose last VACUUM was killed between two of its deeds."""
-
-    name = "stale-limit"
-
-    async def warm(self, drill: Drill) -> None:
-        """The ages in `pg_database` follow, and nobody tells the server."""
-        await drill.execute_each(
-            "postgres",
-            "UPDATE pg_database AS d SET datfrozenxid = o.datfrozenxid, datminmxid = o.datminmxid "
-            "FROM pg_database AS o WHERE o.datname = 'postgres' AND d.datname = 'app'",
-        )
-
-
 async def test_a_server_that_refuses_writes_by_an_old_count_is_made_to_count_anew(
     new_drill: NewDrill, tmp_path: Path
 ) -> None:
     drill = await new_drill(EMBEDDED)
-    await drill.drive(StaleLimit(), silent)
+    await drill.drive(StaleXidLimit(), silent)
     seen = await read_snapshot(target(drill).connect)
     assert seen.xids_left > 900_000_000
     assert not (await probe(drill.cluster.url)).back

@@ -67,7 +67,7 @@ class _Probe:
                 return ()
             start = max(0, row["bytes"] - LOG_BYTES_MAX)
             tail = await connection.fetchval(QUERIES["log_tail"], row["name"], start, LOG_BYTES_MAX)
-            return damage_in_log(tail.decode("utf-8", "replace"))
+            return damage_in_log(tail.decode("utf-8", "replace"), row["line_prefix"])
         except DatabaseFailure as error:
             self._miss("the server's log", None, error)
             return ()
@@ -119,6 +119,8 @@ class _Probe:
         """Name what a log tells of, unless it is in order: a line outlives the repair, and an index may
         have its name in several schemas and databases."""
         if logged.index is not None:
+            if logged.database != database.name and self._snapshot.database(logged.database or ""):
+                return  # another one's
             rows = await connection.fetch(QUERIES["relation_of_index"], logged.index)
         elif logged.database_oid == database.oid or (logged.database_oid == 0 and database.current):
             rows = await connection.fetch(

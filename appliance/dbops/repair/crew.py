@@ -139,7 +139,8 @@ class Crew:
         result = self._obstacle(step, shift)
         choice = None
         if result is None and step.destructive:
-            choice = await self._confirm(step)
+            is_agreed = self._watch.is_kept_out(step)
+            choice = step.choices[0] if is_agreed else await self._confirm(step)
             if choice is None:
                 result = Result(state=State.DECLINED, words="nobody has agreed to it")
         if result is None:
@@ -179,6 +180,9 @@ class Crew:
         if waited is not None and result.fault is Fault.CANCELLED:
             self._memory.pinned(waited.pins)
             return replace(result, words=waited.words, fault=Fault.PINNED)
+        if result.state is State.HELD and self._watch.keeps_out:
+            words = f"{result.words}: a standby that is kept out was back for a moment"
+            return replace(result, words=words, fault=Fault.RETURNED)
         if result.fault is Fault.DISK_FULL:
             self.stopped = f"the server's disk is full: {result.words}"
         elif self._watch.room is not None and result.fault is Fault.CANCELLED:

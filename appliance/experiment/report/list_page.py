@@ -63,20 +63,11 @@ def _guardrails(result: ArmResult) -> list[Markup]:
             calm.setdefault(guard_word(item.guard), []).append(item.metric.title)
     chips = [tag("li", _stands(item), class_=guard_tone(item.guard) or None) for item in urgent]
     told = [f"{how[:1].upper()}{how[1:]}: {'; '.join(titles)}." for how, titles in calm.items()]
-    return [
-        *([tag("ul", *chips, class_="guards")] if chips else []),
-        *(
-            [
-                tag(
-                    "p",
-                    f"{'Other guardrails' if chips else 'Guardrails'}. {' '.join(told)}",
-                    class_="soft small",
-                )
-            ]
-            if told
-            else []
-        ),
-    ]
+    shown = [tag("ul", *chips, class_="guards")] if chips else []
+    if told:
+        which = "Other guardrails" if chips else "Guardrails"
+        shown.append(tag("p", f"{which}. {' '.join(told)}", class_="soft small"))
+    return shown
 
 
 def _stands(item: Finding) -> str:

@@ -80,6 +80,7 @@ def _first_screen(
         "section",
         tag("h2", result.arm, class_="arm-name") if named else None,
         tag("div", *answers, class_="answers"),
+        class_="first-screen",
     )
 
 

@@ -76,7 +76,9 @@ def did_it_help(result: ArmResult, analysis: Analysis, subject: Subject) -> Answ
                 is_good=False,
             )
         case Verdict.HARMS:
-            return Answer(short="No, it harms", told=tuple(told), is_good=False)
+            gains = any(one.reading is Reading.BETTER for one in result.deciding)
+            short = "Yes, but it harms" if gains else "No, it harms"
+            return Answer(short=short, told=tuple(told), is_good=False)
         case Verdict.HELPS:
             return Answer(short="Yes", told=(*told, *_unknown(result)), is_good=True)
         case Verdict.MIXED:

@@ -45,14 +45,16 @@ const sidebar = new Sidebar({
   onCharacters: () => cast.openPicker(),
   onDelete: (conversation) => remove(conversation),
   onRename: (conversation, title) => rename(conversation, title),
+  onSearch: (text) => search(text),
+  onOlder: () => listOlder(),
 });
 const scenePanel = new ScenePanel({ onSave: (changes) => saveScene(changes) });
 
 // ---- what is shown ----
 
 function show() {
-  const { list, current, tree } = conversations;
-  sidebar.show(list.map((item) => ({ ...item, shown: cast.titleOf(item) })), current?.id ?? null);
+  const { current, tree } = conversations;
+  showList();
   const title = cast.titleOf(current);
   element("title").textContent = title;
   document.title = current ? `${title} – Chat` : "Chat";
@@ -62,6 +64,12 @@ function show() {
   if (tree.byId.size) transcript.show(tree, false);
   else transcript.showEmpty(speaker()?.suggestions ?? []);
   explanations.showContext();
+}
+
+function showList() {
+  const { list, current, asked, isComplete, next } = conversations;
+  const titled = list.map((item) => ({ ...item, shown: cast.titleOf(item) }));
+  sidebar.show(titled, current?.id ?? null, { asked, isComplete, hasOlder: next !== null });
 }
 
 /** Who answers here: the conversation's character, or the default one. */
@@ -119,14 +127,17 @@ function startNew({ back = false } = {}) {
   if (!back && conversations.wantedId) history.pushState(null, "", location.pathname);
   conversations.wantedId = null;
   conversations.clear();
+  const wasSearched = endSearch();
   show();
   composer.focus();
+  if (wasSearched) guarded(refresh);
 }
 
 /** A new conversation with a character, whose greetings are there to swipe between. */
 async function beginWith(character) {
   await guarded(async () => {
     const created = await conversations.create({ character: character.id });
+    endSearch();
     await refresh();
     await open(created.id);
   });
@@ -156,6 +167,32 @@ async function remove(conversation) {
   if (conversation.id === conversations.current?.id) startNew();
   await guarded(() => conversations.remove(conversation.id));
   await guarded(refresh);
+}
+
+async function search(text) {
+  await guarded(async () => {
+    try {
+      await conversations.search(text);
+      showList();
+    } catch (error) {
+      // Too short a text, above all: said where it was written.
+      if (error.status !== 400) throw error;
+      sidebar.say(error.message);
+    }
+  });
+}
+
+/** What is new is to be seen in the list; whether anything had been searched for. */
+function endSearch() {
+  const wasSearched = Boolean(conversations.asked);
+  conversations.asked = "";
+  sidebar.clearSearch();
+  return wasSearched;
+}
+
+async function listOlder() {
+  await guarded(() => conversations.readOlder());
+  showList();
 }
 
 async function showVersion(message) {

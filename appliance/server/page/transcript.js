@@ -6,6 +6,7 @@ import { contextLine, contextOffer } from "/page/itemisation.js";
 import { render } from "/page/markdown.js";
 
 const NEAR_END_PX = 56;
+const COPIED_SHOWN_MS = 1500;
 const count = new Intl.NumberFormat("en");
 
 export class Transcript {
@@ -282,9 +283,28 @@ function tool(name, label, disabled, onClick) {
 }
 
 async function copy(button, text) {
-  await navigator.clipboard.writeText(text);
+  if (!(await putAside(text))) return;
   button.replaceChildren(icon("done"));
-  setTimeout(() => button.replaceChildren(icon("copy")), 1500);
+  setTimeout(() => button.replaceChildren(icon("copy")), COPIED_SHOWN_MS);
+}
+
+/** Into the clipboard; resolves to whether it is there. A page that came without TLS is given none of its own. */
+async function putAside(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const before = document.activeElement;
+    const field = document.createElement("textarea");
+    field.className = "hidden";
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const isThere = document.execCommand("copy");
+    field.remove();
+    before?.focus({ preventScroll: true });
+    return isThere;
+  }
 }
 
 function meter({ prompt_tokens: prompt, cached_tokens: cached }) {

@@ -114,9 +114,11 @@ def test_a_harm_is_told_first_with_what_is_allowed(harms: Analysis) -> None:
 
 def test_every_state_of_an_experiment_has_words() -> None:
     found = measured(users=900)
+    both = measured(messages=0.3, hits=-0.35, users=3_000)
     few = measured(users=60)
     wrong = measured(users=3_000, shares=(0.6, 0.4))
     states = {
+        "Yes, but it harms": both,
         "Too early to say": few,
         "Not known yet": found,
         "It cannot be said": replace(wrong, users=replace(wrong.users, shares=(0.5, 0.5))),
@@ -220,7 +222,8 @@ async def test_the_first_screen_holds_the_three_answers(
 ) -> None:
     for name, told in (("helps", helps), ("harms", harms)):
         file = tmp_path / f"{name}.html"
-        file.write_text(report_page(subject(), told), encoding="utf-8")
+        noted = subject(notes=("Arm warmer was paused: it emptied the cache of what is computed.",))
+        file.write_text(report_page(noted, told), encoding="utf-8")
         for width, height in ((1280, 800), (390, 844)):
             await page.show(width=width, height=height)
             await page.open(file.as_uri())

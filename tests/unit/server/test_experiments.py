@@ -455,7 +455,7 @@ async def test_latency_is_compared_by_turns_of_the_label(team: Team) -> None:
     await pool.execute(TURNS, birds, ships)
     await pool.close()
     told = await team.ask(*command)
-    assert told["periods"] == 20
+    assert (told["periods"], told["paired"]) == (20, 20)
     median, tail, reply = told["turns"]
     assert median["blocks"] == 10
     # Neighbours are nine per cent of a period's tide apart, to both sides alike.

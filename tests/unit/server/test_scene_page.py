@@ -201,6 +201,8 @@ async def test_a_character_is_saved_as_a_card_and_taken_from_the_list(
         )
         await page.click(".confirm[open] [value=yes]")
     await page.wait_for(f"{shown} === {before - 1}")
+    # The keyboard goes on beside what is gone.
+    await page.wait_for("document.activeElement.matches('.character')")
     assert not await page.value("Boolean(document.querySelector(\"[data-id='lighthouse']\"))")
     assert (
         await page.value(
