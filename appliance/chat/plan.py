@@ -27,7 +27,7 @@ from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.turn_plan import Plan, RepeatedTurn
 from appliance.errors import InvalidRequest
 from appliance.prompt.cast import Cast
-from appliance.prompt.contents import with_ids
+from appliance.prompt.chat_format.contents import with_ids
 from appliance.prompt.continuation import continued
 from appliance.prompt.fit import Fitted
 from appliance.prompt.messages import Prompt

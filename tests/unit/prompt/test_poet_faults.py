@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ContextLengthExceeded, TemplateError
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
 from appliance.prompt.fit import fit
 from appliance.prompt.messages import Zone
 from appliance.prompt.templates.inputs import Scope
