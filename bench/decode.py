@@ -178,10 +178,12 @@ def weight_count(decoder: Decoder) -> int:
 
 
 def measure_machine(threads: int, nbytes: int) -> Machine:
-    """The best rates; reads are of `nbytes`, as a step reads its weights."""
-    memory = torch.ones(nbytes // 4)
+    """The best rates. Reads are of `nbytes`, as a step reads its weights, in turn from as many places as
+    there are forms: the steps alternate, so that a large cache holds no weights until their next turn."""
+    places = [torch.ones(nbytes // 4) for _ in FORMS]
     best = 0.0
-    for _ in range(10):
+    for number in range(10 * len(places)):
+        memory = places[number % len(places)]
         started = time.perf_counter()
         memory.sum()
         best = max(best, memory.nbytes / (time.perf_counter() - started))

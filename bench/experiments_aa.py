@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from appliance.experiment.analysis import USERS_MIN
+from appliance.experiment.comparing import USERS_MIN
 from appliance.experiment.samples import steps_of, time_of
 from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
 from appliance.experiment.stats.estimates import (

@@ -22,6 +22,15 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
 WAIT_STEP_S = 0.05
+KEY_CODES = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    "End": 35,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    "Delete": 46,
+}
 
 
 # An expression that is asked for while one document takes another's place has no document to look at.
@@ -133,9 +142,7 @@ class Browser:
 
     async def press(self, key: str) -> None:
         """Press and release one key, such as Enter or Escape."""
-        code = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "ArrowLeft": 37, "ArrowRight": 39}[
-            key
-        ]
+        code = KEY_CODES[key]
         text = "\r" if key == "Enter" else ""
         for kind in ("keyDown", "keyUp"):
             await self.call(

@@ -8,10 +8,12 @@ from pathlib import Path
 from appliance.dbops.plan.plan import Plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step
+from appliance.dbops.repair.deeds import OwnServer
 from appliance.dbops.repair.progress import Progress
-from appliance.dbops.repair.run import Outcome, OwnServer, Run, Surroundings
+from appliance.dbops.repair.result import Result
+from appliance.dbops.repair.row_counts import RowReading
+from appliance.dbops.repair.run import Outcome, Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result
 from appliance.dbops.snapshot.inspect import read_cluster
 from appliance.dbops.target import Target
 
@@ -53,6 +55,7 @@ async def repair(
     told: Told | None = None,
     server: OwnServer | None = None,
     place: Surroundings | None = None,
+    rows: RowReading | None = None,
 ) -> Outcome:
     """One run on the cluster in `directory`, that agrees to these kinds and to no other."""
     target, report, consents = Target(directory=directory), told or Told(), set(agreed)
@@ -65,7 +68,7 @@ async def repair(
     place = place or Surroundings(state_dir=state_dir, data_dir=None, wal_folders=())
     try:
         return await Run(
-            target, policy, journal, place, confirm=confirm, report=report, server=server
+            target, policy, journal, place, confirm=confirm, report=report, server=server, rows=rows
         ).go()
     finally:
         journal.close()

@@ -14,6 +14,7 @@ from appliance.dbops.snapshot.snapshot import (
     PreparedTransaction,
     Relation,
     RelationKind,
+    ServerCount,
     Session,
     Slot,
     Snapshot,
@@ -29,6 +30,7 @@ SETTINGS = {
     "vacuum_multixact_failsafe_age": "1600000000",
     "wal_compression": "off",
     "data_directory": "/data",
+    "synchronous_standby_names": "",
 }
 YOUNG = 1000
 OLD = STOP_AGE
@@ -110,6 +112,7 @@ def snapshot(
         next_mxid=1000,
         wal_position=0,
         members=MemberSpace(used=52_352, next_offset=0),
+        counted=ServerCount(xid_age=YOUNG, mxid_age=0),
         databases=databases,
         sessions=(),
         prepared=(),
@@ -175,7 +178,13 @@ def slot(name: str, *, xmin_age: int | None = None, catalog_xmin_age: int | None
 def standby(pid: int, age: int = OLD) -> Standby:
     """A standby with feedback."""
     return Standby(
-        pid=pid, application="standby", client=None, state="streaming", slot=None, xmin_age=age
+        pid=pid,
+        application="standby",
+        client=None,
+        state="streaming",
+        sync_state="async",
+        slot=None,
+        xmin_age=age,
     )
 
 

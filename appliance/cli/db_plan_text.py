@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from appliance.cli.plain_text import indented, size, visible
+from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
     from appliance.dbops.plan.plan import Plan
@@ -131,13 +132,3 @@ def step_lines(step: Step) -> Iterator[str]:
     for choice in step.choices:
         yield f"      {choice.consent.value}: {visible('; '.join(choice.statements))}"
         yield f"        loses {choice.loses}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

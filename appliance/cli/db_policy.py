@@ -17,50 +17,63 @@ if TYPE_CHECKING:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """How far, and how patiently. Numbers are checked by the policy itself."""
+    default = _default()
     parser.add_argument(
         "--until-stage",
         type=int,
-        default=3,
+        default=default.last_stage,
         metavar="N",
-        help="1: only bring writes back; 2: restore a comfortable margin too; 3 (default): repair what "
-        "was skipped as well",
+        help="1: only bring writes back; 2: restore a comfortable margin too; 3: repair what was skipped "
+        f"as well (default: {default.last_stage})",
     )
     parser.add_argument(
         "--headroom",
         type=int,
-        default=100_000_000,
+        default=default.headroom,
         metavar="XIDS",
-        help="transaction IDs that are to be left after stage 1 (default: 100000000)",
+        help=f"transaction IDs that are to be left after stage 1 (default: {default.headroom})",
     )
     parser.add_argument(
         "--lock-timeout-ms",
         type=int,
-        default=5000,
+        default=default.lock_timeout_ms,
         metavar="MS",
         help="how long a table that is locked, or a page of it that is in use, is waited for "
-        "(default: 5000)",
+        f"(default: {default.lock_timeout_ms})",
     )
     add_state(parser)
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """What `add_limits` adds, and how a run works."""
+    default = _default()
     add_limits(parser)
     parser.add_argument(
-        "--workers", type=int, default=2, metavar="N", help="VACUUMs at once, 1 or 2 (default: 2)"
+        "--workers",
+        type=int,
+        default=default.workers,
+        metavar="N",
+        help=f"VACUUMs at once, 1 or 2 (default: {default.workers})",
     )
     parser.add_argument(
         "--disk-floor-mib",
         type=int,
-        default=5120,
+        default=default.disk_floor_bytes >> 20,
         metavar="MIB",
-        help="stop at this much free disk (default: 5120, but at most a tenth of the disk)",
+        help=f"stop at this much free disk (default: {default.disk_floor_bytes >> 20}, but at most a "
+        "tenth of the disk)",
     )
     parser.add_argument(
         "--single-user",
         action="store_true",
         help="run the server myself, and stop it for the one deed that takes single-user mode",
     )
+
+
+def _default() -> Policy:
+    from appliance.dbops.plan.policy import Policy
+
+    return Policy()
 
 
 def limits_of(options: argparse.Namespace) -> Policy:

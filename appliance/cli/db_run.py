@@ -17,7 +17,10 @@ from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
-    from appliance.dbops.repair.run import Confirm, Outcome, OwnServer, Report
+    from appliance.dbops.repair.crew import Confirm, Report
+    from appliance.dbops.repair.deeds import OwnServer
+    from appliance.dbops.repair.row_counts import RowComparison
+    from appliance.dbops.repair.run import Outcome
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,7 +38,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default=[],
         metavar="KIND",
         help="agree beforehand to one kind of destructive step: session, standby, lock, prepared-commit, "
-        "prepared-rollback, slot, temp-table, single-user, zero-damaged-pages, freeze-bad-rows",
+        "prepared-rollback, slot, temp-table, single-user, zero-damaged-pages, freeze-bad-rows, "
+        "blocking-reindex",
+    )
+    parser.add_argument(
+        "--rows",
+        choices=("count", "hash"),
+        help="count (or hash) every row before the first step and again before the server writes, and "
+        "tell whether any was lost; it reads every table twice",
     )
     add_json(parser)
 
@@ -62,10 +72,12 @@ def run(options: argparse.Namespace) -> int:
         print(as_json(_outcome_json(outcome)))
     else:
         report.said(_outcome_text(outcome))
-    return 0 if outcome.is_complete else EXIT_FOUND_WRONG
+    has_lost = outcome.rows is not None and outcome.rows.is_loss
+    return 0 if outcome.is_complete and not has_lost else EXIT_FOUND_WRONG
 
 
 async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) -> Outcome:
+    from appliance.dbops.repair.row_counts import RowReading
     from appliance.dbops.repair.run import Run
     from appliance.dbops.repair.run_journal import RunJournal
     from appliance.dbops.snapshot.inspect import read_cluster
@@ -85,7 +97,14 @@ async def _run(options: argparse.Namespace, report: Report, confirm: Confirm) ->
             if journal.unfinished:
                 report.said("going on with a run that was broken off")
             return await Run(
-                target, policy, journal, place, confirm=confirm, report=report, server=server
+                target,
+                policy,
+                journal,
+                place,
+                confirm=confirm,
+                report=report,
+                server=server,
+                rows=None if options.rows is None else RowReading(options.rows),
             ).go()
         finally:
             journal.close()
@@ -99,7 +118,7 @@ async def _own_server(options: argparse.Namespace, report: Report) -> OwnServer:
     from appliance.cli.db_options import cluster_folder
     from appliance.dbops.cluster.binaries import find_for
     from appliance.dbops.cluster.cluster import Cluster, major_of
-    from appliance.dbops.repair.run import OwnServer
+    from appliance.dbops.repair.deeds import OwnServer
 
     if options.url is not None:
         raise ConfigError("--single-user is for an embedded cluster: name its folder (--data-dir)")
@@ -129,6 +148,7 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "complete": outcome.is_complete,
         "stopped": outcome.stopped,
+        "rows": None if outcome.rows is None else _rows_json(outcome.rows),
         "ended": [
             {
                 "key": step.key,
@@ -144,8 +164,23 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _rows_json(rows: RowComparison) -> dict[str, Any]:
+    changes = [
+        {
+            "database": change.database,
+            "table": change.table,
+            "words": change.words,
+            "is_loss": change.is_loss,
+        }
+        for change in rows.changes
+    ]
+    return {"tables": rows.tables, "is_loss": rows.is_loss, "changes": changes}
+
+
 def _outcome_text(outcome: Outcome) -> str:
-    from appliance.dbops.repair.run_step import State
+    from appliance.cli.db_verify import checks_text
+    from appliance.dbops.repair.result import State
+    from appliance.dbops.repair.verify import check_rows
 
     lines = []
     last = {step.key: (step, result) for step, result in outcome.ended}
@@ -157,6 +192,8 @@ def _outcome_text(outcome: Outcome) -> str:
         # What hundreds of steps wait for is one line.
         more = f" and {counted(len(objects) - 1, 'other')}" if len(objects) > 1 else ""
         lines.append(f"{state.value}: {objects[0]}{more}: {visible(words)}")
+    if outcome.rows is not None:
+        lines.append(checks_text(check_rows(outcome.rows)))
     if outcome.stopped is not None:
         lines.append(f"stopped: {outcome.stopped}")
     if outcome.is_complete:

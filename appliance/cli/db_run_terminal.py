@@ -11,15 +11,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from appliance.cli.db_plan_text import STAGES, duration, step_lines
+from appliance.cli.db_plan_text import STAGES, step_lines
 from appliance.cli.plain_text import size, visible
+from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
     from appliance.dbops.plan.plan import Plan
     from appliance.dbops.plan.step import Choice, Step
+    from appliance.dbops.repair.crew import Confirm
     from appliance.dbops.repair.progress import Progress
-    from appliance.dbops.repair.run import Confirm
-    from appliance.dbops.repair.run_step import Result
+    from appliance.dbops.repair.result import Result
 
 
 _QUIET = ("vacuum", "repair what was skipped")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from appliance.cli.plain_text import indented, size, visible
+from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
@@ -94,8 +95,6 @@ def _rate_lines(status: Status, missing: str) -> Iterator[str]:
 
 
 def _rate(rate: Rate) -> str:
-    from appliance.dbops.duration import duration
-
     return (
         f"{rate.xids_per_s:,.3g} XIDs/s, {rate.mxids_per_s:,.3g} MXIDs/s, "
         f"WAL {size(rate.wal_bytes_per_s)}/s over {duration(rate.over_s)}"
@@ -111,8 +110,6 @@ def _autovacuum_line(lag: AutovacuumLag) -> str:
 
 
 def _waiting(journal: JournalDepth) -> str:
-    from appliance.dbops.duration import duration
-
     if not journal.entries:
         return "empty"
     return f"{journal.entries:,} turns wait, the oldest for {duration(journal.oldest_s)}"

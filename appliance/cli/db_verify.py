@@ -6,7 +6,7 @@ Never: repairs anything. It takes a handful of transaction IDs and one multixact
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(as_json([{"name": one.name, "ok": one.ok, "words": one.words} for one in checks]))
     else:
-        print(_text(checks))
+        print(checks_text(checks))
     return EXIT_FOUND_WRONG if any(check.ok is False for check in checks) else 0
 
 
@@ -96,8 +96,8 @@ async def _verify(options: argparse.Namespace) -> list[Check]:
 async def _row_checks(
     options: argparse.Namespace, snapshot: Snapshot, sessions: MaintenanceSessions
 ) -> list[Check]:
-    from appliance.dbops.repair.row_counts import changes, count_rows, read_counts, write_counts
-    from appliance.dbops.repair.verify import Check
+    from appliance.dbops.repair.row_counts import compare, count_rows, read_counts, write_counts
+    from appliance.dbops.repair.verify import Check, check_rows
 
     if options.record is not None:
         counts = await count_rows(snapshot, sessions, digest=options.hash)
@@ -110,26 +110,11 @@ async def _row_checks(
     before = read_counts(options.against)
     has_digests = any(table.digest is not None for table in before.tables)
     after = await count_rows(snapshot, sessions, digest=has_digests)
-    found = changes(before, after)
-    losses = {change.is_loss for change in found}
-    return [
-        *(
-            Check(
-                name=f"rows of {change.database}.{change.table}",
-                ok=None if change.is_loss is None else not change.is_loss,
-                words=change.words,
-            )
-            for change in found
-        ),
-        Check(
-            name="rows",
-            ok=False if True in losses else None if None in losses else True,
-            words=f"{len(before.tables)} tables compared, {len(found)} differ",
-        ),
-    ]
+    return list(check_rows(compare(before, after)))
 
 
-def _text(checks: Sequence[Check]) -> str:
+def checks_text(checks: Iterable[Check]) -> str:
+    """A line for each; what is wrong begins with WRONG."""
     marks = {True: "ok     ", False: "WRONG  ", None: "       "}
     return "\n".join(
         f"{marks[check.ok]}{visible(check.name)}: {visible(check.words)}" for check in checks

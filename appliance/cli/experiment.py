@@ -33,19 +33,20 @@ from appliance.cli.experiment_switchback import add_switchback, run_switchback
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Namespace], int]]] = {
-    "create": (add_create, run_create),
     "lint": (add_lint, run_lint),
     "plan": (add_plan, run_plan),
+    "create": (add_create, run_create),
     "start": (add_start, run_start),
     "status": (add_status, run_status),
     "report": (add_report, run_report),
     "check": (add_check, run_check),
-    "switchback": (add_switchback, run_switchback),
     "pause": (add_pause, run_pause),
-    "stop": (add_stop, run_stop),
     "ship": (add_ship, run_ship),
+    "stop": (add_stop, run_stop),
+    "switchback": (add_switchback, run_switchback),
 }
-"""By name: what adds the subcommand with its options, and what runs it and gives the exit code."""
+"""By name, in the order of an experiment's life: what adds a subcommand with its options, and what
+runs it and gives the exit code."""
 
 
 def add_experiment(commands: Subparsers) -> None:

@@ -14,7 +14,7 @@ from appliance.cli.admin_client import ask
 from appliance.cli.experiment_look import Look, look_at_all
 from appliance.cli.experiment_options import add_common, add_metrics
 from appliance.cli.experiment_pages import LIST_FILE, draw, publish, write
-from appliance.cli.plain_text import as_json, visible
+from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import ApplianceError, InvalidRequest
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -100,10 +100,15 @@ def _fields(found: Look) -> dict[str, Any]:
 
 
 def _line(found: Look) -> str:
+    from appliance.experiment.report.words import did_it_help
+
     if found.analysis is None:
-        return found.lacks or "nothing was measured"
-    told = ", ".join(f"{arm} {verdict}" for arm, verdict in _verdicts(found).items())
-    return f"{found.analysis.users:,} users; {told}"
+        return (found.lacks or "").removeprefix(found.experiment.name).lstrip(": ")
+    told = [
+        f"did {result.arm} help? {did_it_help(result, found.analysis, found.subject).short}"
+        for result in found.analysis.results
+    ]
+    return "; ".join([counted(found.analysis.users, "user"), *told])
 
 
 def _verdicts(found: Look) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from appliance.cli.admin_client import ask
 from appliance.cli.experiment_options import (
+    add_arm,
     add_common,
     add_metrics,
     add_name,
@@ -65,7 +66,9 @@ def add_start(kinds: Subparsers) -> None:
 def add_status(kinds: Subparsers) -> None:
     """The options of `status`."""
     parser = kinds.add_parser("status", help="which experiments there are, and who is in one")
-    parser.add_argument("name", nargs="?", default=None, metavar="NAME")
+    parser.add_argument(
+        "name", nargs="?", default=None, metavar="NAME", help="one of them (default: all)"
+    )
     add_common(parser)
 
 
@@ -73,7 +76,7 @@ def add_pause(kinds: Subparsers) -> None:
     """The options of `pause`."""
     parser = kinds.add_parser("pause", help="open no more chats in one arm")
     add_name(parser)
-    parser.add_argument("arm", metavar="ARM")
+    add_arm(parser)
     add_who_and_why(parser)
     add_common(parser)
 
@@ -119,13 +122,17 @@ def run_create(options: argparse.Namespace) -> int:
 
 def run_start(options: argparse.Namespace) -> int:
     """Start it, or let more users in; returns the exit code."""
+    if options.coverage is not None and not 0 < options.coverage <= 1:
+        raise InvalidRequest(
+            f"--coverage: {options.coverage:g} is no share: above 0 and at most 1 (0.1 lets in a tenth)"
+        )
     body = {"coverage": options.coverage, **who_and_why(options)}
     answer = ask(options, "POST", address(options, "/start"), body)
     found = answer["experiment"]
     print(
         as_json(answer)
         if options.json
-        else f"{found['name']}: runs, with {found['coverage']:.0%} of the users in its range"
+        else f"{found['name']}: runs, with {100 * found['coverage']:g}% of the users in its range"
     )
     return 0
 
@@ -184,7 +191,7 @@ def _line(experiment: Mapping[str, Any]) -> str:
     began = f"since {when(since)}" if since else "not started"
     return (
         f"{experiment['name']}  {experiment['state']}  {began}  {experiment['character']}: {arms}  "
-        f"{experiment['coverage']:.0%} of layer {experiment['layer']} "
+        f"{100 * experiment['coverage']:g}% of layer {experiment['layer']} "
         f"[{experiment['range_start']:g}, {experiment['range_end']:g})"
     )
 
@@ -201,6 +208,8 @@ def _status(answer: Mapping[str, Any]) -> str:
             f"{counted(count['users'], 'user')}, {counted(count['conversations'], 'conversation')}, "
             f"seen in {count['exposed']:,} of them"
         )
+    if answer["crossed"]:
+        lines.append(f"  in two arms: {counted(answer['crossed'], 'user')}, whom no report counts")
     lines.append("what happened")
     for event in answer["events"]:
         arm = f" {event['arm']}" if event["arm"] else ""

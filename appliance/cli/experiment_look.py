@@ -44,7 +44,7 @@ class Look:
     @property
     def to_pause(self) -> tuple[tuple[str, str], ...]:
         """Arms that do more harm than is put up with and are not paused yet, and why."""
-        from appliance.experiment.report.words import guard_limit, moved
+        from appliance.experiment.report.sentences import breach
 
         if self.analysis is None or not self.experiment.is_running:
             return ()
@@ -52,10 +52,7 @@ class Look:
         return tuple(
             (
                 result.arm,
-                "; ".join(
-                    f"{item.metric.title} {moved(item)}, {guard_limit(item)} is allowed"
-                    for item in result.breached
-                ),
+                " ".join(breach(item) for item in result.breached),
             )
             for result in self.analysis.results
             if result.breached and result.arm not in paused

@@ -16,6 +16,11 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the experiment's name")
 
 
+def add_arm(parser: argparse.ArgumentParser) -> None:
+    """Which of its arms."""
+    parser.add_argument("arm", metavar="ARM", help="the arm's name; `status NAME` lists them")
+
+
 def add_who_and_why(parser: argparse.ArgumentParser) -> None:
     """`-m` and `--author`, which are kept."""
     parser.add_argument("-m", "--message", required=True, help="why; kept in the history")

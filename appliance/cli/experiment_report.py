@@ -12,6 +12,7 @@ from urllib.parse import quote
 from appliance.cli.admin_client import ask
 from appliance.cli.experiment_look import Look, look
 from appliance.cli.experiment_options import (
+    add_arm,
     add_common,
     add_metrics,
     add_name,
@@ -52,9 +53,11 @@ def add_stop(kinds: Subparsers) -> None:
 
 def add_ship(kinds: Subparsers) -> None:
     """The options of `ship`."""
-    parser = kinds.add_parser("ship", help="move label production to an arm's version")
+    parser = kinds.add_parser(
+        "ship", help="move label production to an arm's version, and end the experiment"
+    )
     add_name(parser)
-    parser.add_argument("arm", metavar="ARM")
+    add_arm(parser)
     parser.add_argument(
         "--confirm", metavar="LABEL", help="`production` again, where the label is protected"
     )
@@ -185,7 +188,10 @@ def _cost(cost: Mapping[str, Any] | None) -> str | None:
         tokens = cost["tokens_after"] - cold[0]["position"]
         where = f" {cold[0]['where']}" if cold[0]["where"] else ""
         front = f"new chats{where} compute the new front once ({tokens:,} tokens); "
+    others = ""
+    if cost["elsewhere"]:
+        others = f" {counted(cost['elsewhere'], 'live chat')} of other versions keep theirs, too."
     return (
-        f"Shipped, {front}{counted(live['chats'], 'live chat')} keep their version, and would "
-        f"compute {live['tokens']:,} tokens again if they were moved."
+        f"Shipped, {front}{counted(live['chats'], 'live chat')} of production keep their version, and "
+        f"would compute {live['tokens']:,} tokens again if they were moved.{others}"
     )

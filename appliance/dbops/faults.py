@@ -1,11 +1,7 @@
-"""What a PostgreSQL error means to a repair: by SQLSTATE and routine, never by its words. Pure.
+"""What a PostgreSQL error means to a repair, and which page it names. Pure.
 
-The words are translated (`lc_messages`), and differ between 15 and 18; SQLSTATE 54000 alone also stands
-for other limits. The routine that raised the error is neither: measured on 15.18 and 18.6.
-
-The ledger's writers ask other questions of the same codes (`store/retry.py`: is it worth waiting;
-`store/write_faults.py`: is one turn at fault, or the database) and so answer otherwise: to them a table
-that is not there (42P01) is a bug of their own, and to a repair it is work that has gone away.
+The ledger's writers answer the same kinds otherwise (`store/retry.py`, `store/write_faults.py`): to them
+a table that is not there is a bug of their own, and to a repair it is work that has gone away.
 """
 
 from __future__ import annotations
@@ -15,10 +11,10 @@ from enum import StrEnum
 
 import asyncpg
 
-from appliance.database_failure import DatabaseFailure
+from appliance.database_failure import FailureKind, failure_kind, routine_of
 
 
-class Fault(StrEnum):
+class RepairFault(StrEnum):
     """Kinds of failure that are answered differently."""
 
     XID_STOP = "out of transaction IDs"
@@ -28,6 +24,8 @@ class Fault(StrEnum):
     """Told by no error: a VACUUM waits for it without end, and a run breaks it off."""
     ENDING = "not ended yet"
     """Told by no error: a session that was told to end takes its time."""
+    RETURNED = "held by one that came back"
+    """Told by no error: a VACUUM won nothing, and a standby that was ended is back again and again."""
     CANCELLED = "cancelled"
     DAMAGED = "damaged data"
     MISSING_FILE = "a file of it is missing"
@@ -35,55 +33,58 @@ class Fault(StrEnum):
     GONE = "no longer there"
     DENIED = "not allowed"
     CONNECTION = "connection lost"
+    FULL = "no connection is free"
     OTHER = "failed"
 
 
-STOPS = frozenset({Fault.XID_STOP, Fault.MULTIXACT_STOP})
+STOPS = frozenset({RepairFault.XID_STOP, RepairFault.MULTIXACT_STOP})
 """A server that gives out no IDs."""
 
-_BY_ROUTINE = {
-    "GetNewTransactionId": Fault.XID_STOP,
-    "GetNewMultiXactId": Fault.MULTIXACT_STOP,
+_BY_KIND = {
+    FailureKind.OUT_OF_XIDS: RepairFault.XID_STOP,
+    FailureKind.OUT_OF_MULTIXACTS: RepairFault.MULTIXACT_STOP,
+    FailureKind.LOCKED: RepairFault.LOCKED,
+    FailureKind.CANCELLED: RepairFault.CANCELLED,
+    FailureKind.DAMAGED: RepairFault.DAMAGED,
+    FailureKind.MISSING_FILE: RepairFault.MISSING_FILE,
+    FailureKind.DISK_FULL: RepairFault.DISK_FULL,
+    FailureKind.NO_TABLE: RepairFault.GONE,
+    FailureKind.NO_NAMESPACE: RepairFault.GONE,
+    FailureKind.DENIED: RepairFault.DENIED,
+    FailureKind.CONNECTION: RepairFault.CONNECTION,
+    FailureKind.STARTING: RepairFault.CONNECTION,
+    FailureKind.CONNECTIONS_FULL: RepairFault.FULL,
 }
-_PROGRAM_LIMIT_EXCEEDED = "54000"
-
-_BY_STATE = {
-    "55P03": Fault.LOCKED,  # lock_timeout
-    "40P01": Fault.LOCKED,  # deadlock
-    "57014": Fault.CANCELLED,
-    "XX001": Fault.DAMAGED,
-    "XX002": Fault.DAMAGED,  # an index's
-    "58030": Fault.DAMAGED,  # a sector that the disk cannot read
-    "58P01": Fault.MISSING_FILE,
-    "53100": Fault.DISK_FULL,
-    "42P01": Fault.GONE,
-    "3F000": Fault.GONE,  # its schema
-    "3D000": Fault.GONE,  # its database
-    "42501": Fault.DENIED,
-    "57P01": Fault.CONNECTION,  # ended by an administrator, or the server is stopping
-    "57P02": Fault.CONNECTION,  # another process crashed
-    "57P03": Fault.CONNECTION,  # still starting
-}
-_CONNECTION_CLASS = "08"
 
 
-def fault_of(error: BaseException) -> Fault:
-    """What kind of failure an error is; of no kind known here, OTHER."""
-    if isinstance(error, asyncpg.PostgresError):
-        state = error.sqlstate or ""
-        if state == _PROGRAM_LIMIT_EXCEEDED:
-            return _BY_ROUTINE.get(routine_of(error), Fault.OTHER)
-        if state.startswith(_CONNECTION_CLASS):
-            return Fault.CONNECTION
-        return _BY_STATE.get(state, Fault.OTHER)
-    if isinstance(error, DatabaseFailure):
-        return Fault.CONNECTION
-    return Fault.OTHER
+def repair_fault(error: BaseException) -> RepairFault:
+    """What kind of failure an error is; of no kind that a repair answers, OTHER."""
+    return _BY_KIND.get(failure_kind(error), RepairFault.OTHER)
 
 
-def routine_of(error: asyncpg.PostgresError) -> str:
-    """The function of the server that raised an error; empty when it does not say."""
-    return str(getattr(error, "server_source_function", "") or "")
+_VALUE_ROUTINES = frozenset(
+    {
+        "heap_fetch_toast_slice",
+        "lz4_decompress_datum",
+        "lz4_decompress_datum_slice",
+        "pglz_decompress_datum",
+        "pglz_decompress_datum_slice",
+        "toast_decompress_datum",
+        "toast_decompress_datum_slice",
+    }
+)
+"""They put a long value together (access/heap/heaptoast.c, access/common)."""
+_INDEX_CORRUPTED = "XX002"
+
+
+def is_value_fault(error: asyncpg.PostgresError) -> bool:
+    """Whether a long value cannot be put together: its row can be read, and the value cannot."""
+    return routine_of(error) in _VALUE_ROUTINES
+
+
+def is_index_fault(error: asyncpg.PostgresError) -> bool:
+    """Whether an index's own checks have found it damaged; they name no file."""
+    return bool(error.sqlstate == _INDEX_CORRUPTED)
 
 
 _FILE = re.compile(r"\b(?:base/\d+|global|pg_tblspc/\d+/[^/\s]+/\d+)/(\d+)")

@@ -77,6 +77,11 @@ def set_setting(name: str, value: str | None) -> str:
     return f"ALTER SYSTEM SET {name} = {literal(value)}"
 
 
+def freeze_database() -> str:
+    """Make a whole database young, all but its indexes' cleanup. For small ones."""
+    return "VACUUM (FREEZE, INDEX_CLEANUP OFF, TRUNCATE OFF)"
+
+
 def count_database_age(major: int) -> str:
     """Have a database's age follow from its relations', and with it the server's limits."""
     if major >= ONLY_DATABASE_STATS_SINCE:

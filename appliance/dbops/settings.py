@@ -40,6 +40,9 @@ fsync = on
 full_page_writes = on
 synchronous_commit = on
 wal_level = replica
+# When one of its processes dies, all end, and whoever started the server starts it again. Left to recover
+# in place, PostgreSQL 18.6 waits for ever once its startup process dies as well.
+restart_after_crash = off
 max_wal_size = 1GB
 checkpoint_timeout = 15min
 
@@ -77,7 +80,7 @@ log_file_mode = 0600
 log_rotation_age = 1d
 log_rotation_size = 0
 log_truncate_on_rotation = on
-log_line_prefix = '%m [%p] %q%a '
+log_line_prefix = '%m [%p] %q%d %a '
 log_min_messages = error
 log_min_error_statement = panic
 log_error_verbosity = terse

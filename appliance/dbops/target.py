@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from appliance.database_failure import DatabaseFailure
+from appliance.database_failure import DatabaseFailure, FailureKind, failure_kind
+from appliance.database_url import check_database_url
 from appliance.dbops.folder import opened
 from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.errors import ConfigError, DatabaseError, NotRunning
@@ -33,13 +34,25 @@ LOCK_TIMEOUT_MS = 2000
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 30_000
 COMMAND_MARGIN_S = 5.0
 
-_STARTING = ("57P03",)  # starting up, shutting down or recovering
-_DENIED_CLASS = "28"  # no such role, wrong password, refused by pg_hba.conf
-_NO_DATABASE = "3D000"
+_PLAIN_REFUSALS = frozenset(
+    {
+        FailureKind.STARTING,
+        FailureKind.NO_NAMESPACE,
+        FailureKind.LOGIN,
+        FailureKind.CONNECTIONS_FULL,
+        FailureKind.DISK_FULL,
+        FailureKind.RESOURCES,
+    }
+)
+"""What no code of a database's owner has to do with."""
 
 EVENT_TRIGGERS_SINCE = 17
 """From this version on a database's owner may have code run at each login; a superuser may forbid it."""
 EVENT_TRIGGERS_OFF = {"event_triggers": "off"}
+
+
+class NoConnectionFree(DatabaseError):
+    """All connections are in use that this user may have to this server or database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +91,8 @@ class Target:
         """A session in `database` (None: the URL's, or `postgres`); the caller closes it.
 
         A timeout of 0 is none. Raises NotRunning when nobody answers or the server is still starting
-        or already stopping, DatabaseError when the session is refused.
+        or already stopping, NoConnectionFree when all are in use, DatabaseError when the session is
+        refused.
         """
         settings = {
             "application_name": APPLICATION_NAME,
@@ -116,7 +130,7 @@ class Target:
         try:
             connection = await self._connect(database, settings, command_timeout_s)
         except asyncpg.PostgresError as error:
-            if _is_plain_refusal(error):
+            if failure_kind(error) in _PLAIN_REFUSALS:
                 raise
             try:
                 connection = await self._connect(
@@ -158,14 +172,24 @@ class Target:
             yield here.path
 
     def _refused(self, error: asyncpg.PostgresError, database: str | None) -> Exception:
-        code = error.sqlstate or ""
-        if code in _STARTING:
-            return NotRunning(f"the PostgreSQL at {self} is not ready: {error}")
-        if code == _NO_DATABASE:
-            return DatabaseError(f"{self}: there is no database {database or ''}".rstrip())
-        if code.startswith(_DENIED_CLASS):
-            return DatabaseError(f"{self} refuses the session: {error}")
-        return DatabaseError(f"{self}: {error} ({code})")
+        match failure_kind(error):
+            case FailureKind.STARTING:
+                return NotRunning(f"the PostgreSQL at {self} is not ready: {error}")
+            case FailureKind.CONNECTIONS_FULL:
+                return NoConnectionFree(f"{self} has no connection free: {error}")
+            case FailureKind.NO_NAMESPACE:
+                return DatabaseError(f"{self}: there is no database {database or ''}".rstrip())
+            case FailureKind.LOGIN:
+                return DatabaseError(f"{self} refuses the session: {error}")
+            case _:
+                return DatabaseError(f"{self}: {error} ({error.sqlstate or ''})")
+
+
+def without_event_triggers(connection: Connection) -> dict[str, str]:
+    """The settings of a superuser's session on which no event trigger acts, by the server's version."""
+    if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE:
+        return EVENT_TRIGGERS_OFF
+    return {"session_replication_role": "replica"}
 
 
 def is_superuser(connection: Connection) -> bool:
@@ -173,20 +197,11 @@ def is_superuser(connection: Connection) -> bool:
     return connection.get_settings().is_superuser == "on"  # type: ignore[no-any-return]
 
 
-def _is_plain_refusal(error: asyncpg.PostgresError) -> bool:
-    """Whether a session was refused for what no code of the database's owner has to do with."""
-    code = error.sqlstate or ""
-    return code in (*_STARTING, _NO_DATABASE) or code.startswith((_DENIED_CLASS, "53"))
-
-
 def _check_url(url: str) -> None:
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        check_database_url(url)
     except ValueError as error:
-        raise ConfigError(f"the database's URL: {error}") from error
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigError("the database's URL must begin with postgresql://")
+        raise ConfigError(f"the database's URL {error}") from error
 
 
 def _command_timeout_s(statement_timeout_ms: int) -> float | None:

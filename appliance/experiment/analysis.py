@@ -1,17 +1,16 @@
 """From what was measured to what may be said: each metric of each arm against the control. Pure.
 
-Owns which estimate, scale, bound and level a metric gets. Never: reads the ledger, or pauses an arm.
+Owns which bound and level a metric gets. Never: reads the ledger, or pauses an arm.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from appliance.experiment.comparing import Compared, compared
 from appliance.experiment.findings import (
     Analysis,
     ArmResult,
@@ -21,20 +20,14 @@ from appliance.experiment.findings import (
     Reading,
     Verdict,
 )
-from appliance.experiment.metric import Direction, Metric
-from appliance.experiment.samples import Measured, Observations, Sums, Users
-from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
-from appliance.experiment.stats.estimates import Estimate, estimates, raw_estimate, variance_kept
-from appliance.experiment.stats.guardrail import Guard, guard
+from appliance.experiment.metric import Direction
+from appliance.experiment.samples import Measured
+from appliance.experiment.stats.contrast import Contrast, absolute
+from appliance.experiment.stats.guardrail import Guard, guard, guard_differences
 from appliance.experiment.stats.looks import Looks, interval, p_value
-from appliance.experiment.stats.moments import Floats, Moments
 from appliance.experiment.stats.multiplicity import discovery_level, family_level
 from appliance.experiment.stats.planner import Planner
-from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import SampleRatio, sample_ratio
-
-USERS_MIN = 100
-"""Users an arm below which nothing is judged: all bounds here rest on the central limit theorem."""
 
 POWER_ERRORS = 0.8416
 """Standard errors above which four of five estimates lie when their mean is above."""
@@ -47,16 +40,11 @@ def analyse(measured: Measured, plan: Plan) -> Analysis:
     """
     users = measured.users
     ratio = sample_ratio(users.spans)
-    looks = Looks.ANY if measured.hours < plan.hours else plan.looks
-    compared = [
-        _compared(source, users, place, plan)
-        for place in range(1, len(users.arms))
-        for source in measured.sources
-    ]
-    levels = _levels(compared, plan, looks)
-    waits = plan.looks is Looks.PLANNED and measured.hours < plan.hours
-    findings = [_finding(item, levels[item.decides], plan, looks, waits) for item in compared]
-    ended = measured.hours >= plan.hours
+    places = range(1, len(users.arms))
+    judged = [measured.judged.get(arm, measured) for arm in users.arms[1:]]
+    items = [compared(one, place, plan) for one, place in zip(judged, places, strict=True)]
+    looks = [_looks(one, plan) for one in judged]
+    levels = _levels(items, looks, plan)
     return Analysis(
         plan=plan,
         arms=users.arms,
@@ -67,126 +55,33 @@ def analyse(measured: Measured, plan: Plan) -> Analysis:
         warm_up_minutes=measured.warm_up_minutes,
         warm_up_hit_ratio=measured.warm_up_hit_ratio,
         results=tuple(
-            _result(arm, [item for item in findings if item.arm == arm], ratio, ended)
-            for arm in users.arms[1:]
+            _result(measured, items[place - 1], place, levels, plan, ratio) for place in places
         ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """A metric's estimates in one arm and the control; `lacks` says why there are none.
-
-    `shares` are those of the two of all users, `planned` the users of both that were planned.
-    """
-
-    metric: Metric
-    arm: str
-    decides: bool
-    lacks: str | None = None
-    is_early: bool = False
-    shown: tuple[float, float] | None = None
-    control: Estimate | None = None
-    treatment: Estimate | None = None
-    variance_kept: float | None = None
-    shares: tuple[float, float]
-    planned: float
-
-    @property
-    def has_ratio(self) -> bool:
-        """Whether both values are above zero, so that a change can be told in per cent."""
-        assert self.control is not None
-        assert self.treatment is not None
-        return bool(self.control.value > 0 and self.treatment.value > 0)
-
-    @property
-    def judged_by(self) -> Contrast | None:
-        """The contrast that decides: of logarithms, or of the values where one is not above zero."""
-        if self.control is None or self.treatment is None:
-            return None
-        found = (logarithmic if self.has_ratio else absolute)(self.control, self.treatment)
-        # All users alike in both arms: nothing to judge by, unless the arms differ.
-        return found if found.variance > 0 or found.effect != 0 else None
+def _looks(judged: Measured, plan: Plan) -> Looks:
+    """Before the planned end whatever is seen is seen by looking early."""
+    return Looks.ANY if judged.hours < plan.hours else plan.looks
 
 
-def _compared(source: Sums | Observations, users: Users, place: int, plan: Plan) -> _Compared:
-    shares = users.shares[0], users.shares[place]
-    base = _Compared(
-        metric=source.metric,
-        arm=users.arms[place],
-        decides=source.metric.name in plan.deciding,
-        shares=shares,
-        planned=plan.users * sum(shares),
-    )
-    chosen = users.in_arm(0, place), users.in_arm(place, 0)
-    counts = int(chosen[0].sum()), int(chosen[1].sum())
-    if min(counts) < 2:
-        empty = [users.arms[at] for at, count in zip((0, place), counts, strict=True) if count < 2]
-        return replace(base, lacks=f"no users in {' and '.join(empty)} yet")
-    if source.is_empty:
-        return replace(base, lacks="nothing was measured yet")
-    base = replace(base, is_early=min(counts) < USERS_MIN)
-    if isinstance(source, Observations):
-        return _of_observations(base, source, users, chosen)
-    return _of_sums(base, source, users, chosen)
+def _watched(
+    measured: Measured, items: list[Compared], place: int, plan: Plan
+) -> dict[str, Compared]:
+    """By name what guardrails are judged by: what was measured until their own end."""
+    later = measured.watched.get(measured.users.arms[place])
+    if later is None or later is measured.judged.get(measured.users.arms[place]):
+        return {item.metric.name: item for item in items}
+    return {item.metric.name: item for item in compared(later, place, plan)}
 
 
-Chosen: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.bool_]]
-"""Which users of the control are compared, and which of the arm."""
-
-
-def _of_sums(base: _Compared, source: Sums, users: Users, chosen: Chosen) -> _Compared:
-    rows = source.rows
-    past = rows[:, 3:]
-    if past.size and not all(past[arm].any() for arm in chosen):
-        rows = rows[:, :2]
-    arms = [Moments.of(rows[arm]) for arm in chosen]
-    names = users.arms[0], base.arm
-    lacking = [name for name, arm in zip(names, arms, strict=True) if not arm.mean[1]]
-    if lacking:
-        return replace(base, lacks=f"nothing was measured in {' and '.join(lacking)} yet")
-    control, treatment = estimates(*arms)
-    kept = variance_kept(arms[0]) if past.size and raw_estimate(arms[0]).variance > 0 else None
-    return replace(
-        base,
-        shown=(float(raw_estimate(arms[0]).value), float(raw_estimate(arms[1]).value)),
-        control=control,
-        treatment=treatment,
-        variance_kept=None if kept is None or rows.shape[1] == 2 else float(kept),
-    )
-
-
-def _of_observations(
-    base: _Compared, source: Observations, users: Users, chosen: Chosen
-) -> _Compared:
-    share = source.metric.quantile
-    assert share is not None
-    found = []
-    for name, arm in zip((users.arms[0], base.arm), chosen, strict=True):
-        rows = arm[source.user] & (source.count > 0)
-        if not rows.any():
-            return replace(base, lacks=f"nothing was measured in {name} yet")
-        estimate = quantile_estimate(
-            source.user[rows], source.value[rows], source.count[rows], share
-        )
-        if estimate is None:
-            return replace(base, lacks=f"too few users in {name} for p{100 * share:g}")
-        found.append(estimate)
-    control, treatment = found
-    return replace(
-        base,
-        shown=(float(control.value), float(treatment.value)),
-        control=control,
-        treatment=treatment,
-    )
-
-
-def _levels(compared: list[_Compared], plan: Plan, looks: Looks) -> dict[bool, float]:
+def _levels(items: list[list[Compared]], looks: list[Looks], plan: Plan) -> dict[bool, float]:
     """The alpha of the intervals of metrics that decide (True), and of the others."""
-    deciding = sum(item.decides for item in compared)
+    deciding = sum(item.decides for arm in items for item in arm)
     p_values = [
-        float(p_value(contrast, looks, item.planned))
-        for item in compared
+        float(p_value(contrast, one, item.planned))
+        for arm, one in zip(items, looks, strict=True)
+        for item in arm
         if not item.decides and (contrast := item.judged_by) is not None
     ]
     return {
@@ -195,7 +90,38 @@ def _levels(compared: list[_Compared], plan: Plan, looks: Looks) -> dict[bool, f
     }
 
 
-def _finding(item: _Compared, level: float, plan: Plan, looks: Looks, waits: bool) -> Finding:
+def _result(
+    measured: Measured,
+    items: list[Compared],
+    place: int,
+    levels: dict[bool, float],
+    plan: Plan,
+    ratio: SampleRatio,
+) -> ArmResult:
+    arm = measured.users.arms[place]
+    judged = measured.judged.get(arm, measured)
+    looks, watched = _looks(judged, plan), _watched(measured, items, place, plan)
+    findings = [
+        _guarded(
+            _finding(item, looks, levels[item.decides], plan, waits=looks is not plan.looks),
+            watched.get(item.metric.name),
+            levels[True] if item.decides else plan.alpha,
+            plan,
+        )
+        for item in items
+    ]
+    ordered = sorted(findings, key=lambda one: (not one.decides, one.guard is None))
+    counts = judged.users.counts
+    return ArmResult(
+        arm=arm,
+        verdict=_verdict(ordered, ratio, judged.hours >= plan.hours),
+        users=counts[0] + counts[place],
+        hours=judged.hours,
+        findings=tuple(ordered),
+    )
+
+
+def _finding(item: Compared, looks: Looks, level: float, plan: Plan, *, waits: bool) -> Finding:
     base = Finding(metric=item.metric, arm=item.arm, decides=item.decides, reading=Reading.NO_DATA)
     if item.control is None or item.treatment is None:
         return replace(base, lacks=item.lacks)
@@ -209,39 +135,86 @@ def _finding(item: _Compared, level: float, plan: Plan, looks: Looks, waits: boo
             value=item.shown[1],
             lacks="the same for every user" if any(item.shown) else "none in either arm",
         )
-    low, high = interval(contrast, looks, level, item.planned)
+    effect = _effect(item, contrast, looks, level)
     early = item.is_early or waits
     return replace(
         base,
-        reading=Reading.TOO_EARLY if early else _reading(low, high, item.metric.direction),
+        reading=Reading.TOO_EARLY if early else _reading(effect, item.metric.direction),
         control=item.shown[0],
         value=item.shown[1],
-        absolute=_effect(absolute(item.control, item.treatment), level, item.planned, looks),
-        relative=(
-            Effect(
-                change=float(np.expm1(contrast.effect)),
-                low=float(np.expm1(low)),
-                high=float(np.expm1(high)),
-            )
-            if item.has_ratio
-            else None
-        ),
+        absolute=_difference(item, looks, level),
+        relative=effect if effect.is_share else None,
         level=level,
+        looks=looks,
         p_value=float(p_value(contrast, looks, item.planned)),
         variance_kept=item.variance_kept,
         users_needed=_users_needed(item, level, plan),
-        detectable=_detectable(contrast, float(high)) if item.has_ratio else None,
-        guard=None if item.is_early else _guard(item, contrast, plan),
+        detectable=_detectable(item, contrast, looks, level),
     )
 
 
-def _detectable(contrast: Contrast, high: float) -> float:
+def _guarded(told: Finding, item: Compared | None, level: float, plan: Plan) -> Finding:
+    """A finding with how its guardrail stands, by the bound for any look, whatever the plan: guardrails
+    are watched all the time. At the level of the metric's own interval where it decides, so that the two
+    cannot tell two things; of one that does not decide, what its guardrail is sure of is what is told."""
+    if item is None or told.metric.guardrail is None or item.is_early:
+        return told
+    contrast = item.judged_by
+    if contrast is None:
+        return told
+    stands, effect = _guard(item, contrast, level), _effect(item, contrast, Looks.ANY, level)
+    is_sure = stands is Guard.BREACHED or (stands is Guard.HARMED and not told.decides)
+    if is_sure and told.reading in (Reading.UNCLEAR, Reading.TOO_EARLY, Reading.NO_DATA):
+        told = _finding(item, Looks.ANY, level, plan, waits=False)
+    return replace(told, guard=stands, guarded=effect)
+
+
+def _guard(item: Compared, contrast: Contrast, level: float) -> Guard:
+    margin = item.metric.guardrail
+    assert margin is not None
+    assert item.control is not None
+    assert item.treatment is not None
+    up_is_better = item.metric.direction is Direction.UP
+    low, high = interval(contrast, Looks.ANY, level, item.planned)
+    if item.has_ratio:
+        ends = np.expm1(np.array([low, high])).tolist()
+        return guard(ends[0], ends[1], margin, up_is_better=up_is_better)
+    # A share of the size of the control's value, which may be below zero, or zero: any harm is too much.
+    allowed = float(np.sign(item.control.value)) * (-margin if up_is_better else margin)
+    beyond = absolute(item.control, item.treatment, times=1 + allowed)
+    ends = interval(beyond, Looks.ANY, level, item.planned)
+    return guard_differences(
+        (float(low), float(high)),
+        (float(ends[0]), float(ends[1])),
+        up_is_better=up_is_better,
+    )
+
+
+def _effect(item: Compared, contrast: Contrast, looks: Looks, level: float) -> Effect:
+    """The change as it is judged: as a share where there is one."""
+    low, high = interval(contrast, looks, level, item.planned)
+    if not item.has_ratio:
+        return Effect(change=float(contrast.effect), low=float(low), high=float(high))
+    change, low, high = np.expm1(np.array([contrast.effect, low, high])).tolist()
+    return Effect(change=change, low=low, high=high, is_share=True)
+
+
+def _difference(item: Compared, looks: Looks, level: float) -> Effect:
+    assert item.control is not None
+    assert item.treatment is not None
+    contrast = absolute(item.control, item.treatment)
+    low, high = interval(contrast, looks, level, item.planned)
+    return Effect(change=float(contrast.effect), low=float(low), high=float(high))
+
+
+def _detectable(item: Compared, contrast: Contrast, looks: Looks, level: float) -> float:
     """The rise whose interval would be without zero in four of five experiments like this one."""
-    half = high - float(contrast.effect)
-    return float(np.expm1(half + POWER_ERRORS * np.sqrt(contrast.variance)))
+    _, high = interval(contrast, looks, level, item.planned)
+    rise = float(high - contrast.effect + POWER_ERRORS * np.sqrt(contrast.variance))
+    return float(np.expm1(rise)) if item.has_ratio else rise
 
 
-def _users_needed(item: _Compared, level: float, plan: Plan) -> int | None:
+def _users_needed(item: Compared, level: float, plan: Plan) -> int | None:
     """By the control's spread so far."""
     if not item.has_ratio:
         return None
@@ -256,39 +229,15 @@ def _users_needed(item: _Compared, level: float, plan: Plan) -> int | None:
     return ceil(planner.users_needed(plan.minimum_effect))
 
 
-def _effect(contrast: Contrast, level: float, planned: float, looks: Looks) -> Effect:
-    low, high = interval(contrast, looks, level, planned)
-    return Effect(change=float(contrast.effect), low=float(low), high=float(high))
-
-
-def _reading(low: Floats, high: Floats, direction: Direction) -> Reading:
-    if low <= 0 <= high:
+def _reading(effect: Effect, direction: Direction) -> Reading:
+    if effect.low <= 0 <= effect.high:
         return Reading.UNCLEAR
     if direction is Direction.NONE:
         return Reading.CHANGED
-    return Reading.BETTER if (low > 0) == (direction is Direction.UP) else Reading.WORSE
+    return Reading.BETTER if (effect.low > 0) == (direction is Direction.UP) else Reading.WORSE
 
 
-def _guard(item: _Compared, contrast: Contrast, plan: Plan) -> Guard | None:
-    """By the bound for any look, whatever the plan: guardrails are watched all the time."""
-    margin = item.metric.guardrail
-    if margin is None:
-        return None
-    low, high = interval(contrast, Looks.ANY, plan.alpha, item.planned)
-    up_is_better = item.metric.direction is Direction.UP
-    if item.has_ratio:
-        ends = np.expm1(np.array([low, high])).tolist()
-        return guard(ends[0], ends[1], margin, up_is_better=up_is_better)
-    # Of a control at zero no share can be put up with: any rise that is sure is one too many.
-    return guard(float(low), float(high), 0.0, up_is_better=up_is_better)
-
-
-def _result(arm: str, findings: list[Finding], ratio: SampleRatio, ended: bool) -> ArmResult:
-    ordered = sorted(findings, key=lambda item: (not item.decides, item.guard is None))
-    return ArmResult(arm=arm, verdict=_verdict(ordered, ratio, ended), findings=tuple(ordered))
-
-
-def _verdict(findings: list[Finding], ratio: SampleRatio, ended: bool) -> Verdict:
+def _verdict(findings: list[Finding], ratio: SampleRatio, is_over: bool) -> Verdict:
     deciding = {item.reading for item in findings if item.decides}
     guards = {item.guard for item in findings}
     if ratio.alarms:
@@ -300,4 +249,6 @@ def _verdict(findings: list[Finding], ratio: SampleRatio, ended: bool) -> Verdic
     if Reading.BETTER in deciding:
         touched = Reading.WORSE in deciding or Guard.HARMED in guards
         return Verdict.MIXED if touched else Verdict.HELPS
-    return Verdict.NO_DIFFERENCE if ended else Verdict.UNCLEAR
+    if Reading.CHANGED in deciding:
+        return Verdict.CHANGED
+    return Verdict.NO_DIFFERENCE if is_over else Verdict.UNCLEAR

@@ -37,11 +37,12 @@ class Reading(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """A change with its interval: of the value itself, or as a share of the control's."""
+    """A change with its interval: as a share of the control's value, or of the value itself."""
 
     change: float
     low: float
     high: float
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,11 @@ class Finding:
 
     `control` and `value` are what was measured; `absolute` and `relative` may differ from their
     difference, because what the users' past foretold is taken off. `relative` is None where a value is
-    not above zero. `level` is the alpha its interval is for, `p_value` its own. `variance_kept` is None
-    without a past. `detectable` is the relative rise that four of five such experiments would show,
-    `users_needed` the users of all arms with whom they would show `Plan.minimum_effect`.
+    not clearly above zero: a change is no share of it. `level` is the alpha its interval is for, `looks`
+    when one may look at it, `p_value` its own. `variance_kept` is None without a past. `detectable` is
+    the rise that four of five such experiments would show, on the scale of `effect`; `users_needed` the
+    users of all arms with whom they would show `Plan.minimum_effect`. `guard` is how its guardrail
+    stands, by `guarded`, an interval that holds at every look.
     """
 
     metric: Metric
@@ -65,11 +68,18 @@ class Finding:
     absolute: Effect | None = None
     relative: Effect | None = None
     level: float | None = None
+    looks: Looks | None = None
     p_value: float | None = None
     variance_kept: float | None = None
     detectable: float | None = None
     users_needed: int | None = None
     guard: Guard | None = None
+    guarded: Effect | None = None
+
+    @property
+    def effect(self) -> Effect | None:
+        """The change as it is told and judged."""
+        return self.absolute if self.relative is None else self.relative
 
 
 class Verdict(Enum):
@@ -86,6 +96,9 @@ class Verdict(Enum):
     """A metric that decides is better; another is worse, or a guardrail is touched."""
 
     HELPS = "helps"
+    CHANGED = "changed"
+    """A metric that decides moved, and neither way is better."""
+
     NO_DIFFERENCE = "no_difference"
     """The planned time is over, and no metric that decides has moved."""
 
@@ -93,13 +106,32 @@ class Verdict(Enum):
     """The planned time is not over, and no metric that decides has moved yet."""
 
 
+DECISIVE = {
+    Verdict.HARMS: Reading.WORSE,
+    Verdict.HELPS: Reading.BETTER,
+    Verdict.MIXED: Reading.BETTER,
+    Verdict.CHANGED: Reading.CHANGED,
+}
+"""What a metric that decides must read for a verdict to rest on it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """An arm other than the control, with all its findings, the deciding ones first."""
+    """An arm other than the control, with all its findings, the deciding ones first.
+
+    It is judged by `users` of both, after `hours`.
+    """
 
     arm: str
     verdict: Verdict
+    users: int
+    hours: float
     findings: tuple[Finding, ...]
+
+    @property
+    def deciding(self) -> tuple[Finding, ...]:
+        """Those of the metrics that decide."""
+        return tuple(finding for finding in self.findings if finding.decides)
 
     @property
     def breached(self) -> tuple[Finding, ...]:
@@ -108,9 +140,10 @@ class ArmResult:
 
     @property
     def rests_on(self) -> Finding | None:
-        """The finding that the verdict rests on: a breached guardrail, or the first that decides."""
-        deciding = (finding for finding in self.findings if finding.decides)
-        return next(iter((*self.breached, *deciding)), None)
+        """The finding that the verdict rests on: a breached guardrail, or the first that decides so."""
+        wanted = DECISIVE.get(self.verdict)
+        decisive = [one for one in self.deciding if wanted in (None, one.reading)]
+        return next(iter((*self.breached, *decisive)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

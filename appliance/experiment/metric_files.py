@@ -6,7 +6,7 @@ A folder holds `metrics.yaml` and the SQL files that it names. Never: runs one o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -22,6 +22,9 @@ from appliance.experiment.metric import Direction, Group, Metric, Shape
 from appliance.experiment.plain_yaml import plain_yaml
 
 METRICS_FILE = "metrics.yaml"
+REPLIES = "replies"
+"""The program's file of queries that counts the tokens of the first minutes, too."""
+
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
 
 
@@ -77,6 +80,18 @@ class Metrics:
     by_name: Mapping[str, Metric]
     sql: Mapping[str, str]
 
+    def of(self, *shapes: Shape) -> Iterator[Metric]:
+        """Those of some shapes."""
+        return (metric for metric in self.by_name.values() if metric.shape in shapes)
+
+    def guarding(self) -> Metrics:
+        """Those with a guardrail alone, and the files that they need."""
+        by_name = {
+            name: metric for name, metric in self.by_name.items() if metric.guardrail is not None
+        }
+        needed = _sources(by_name.values()) | {REPLIES}
+        return Metrics(by_name=by_name, sql={name: self.sql[name] for name in sorted(needed)})
+
 
 def load_metrics(own: Path | None = None) -> Metrics:
     """The program's metrics with those of an operator's folder, which may replace some by their names.
@@ -107,12 +122,16 @@ def _read(folder: Traversable, origin: str, known: Mapping[str, str]) -> Metrics
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{file}: {name} is declared {names.count(name)} times")
-    sources = {source_of(metric.numerator)[0] for metric in metrics}
-    sources |= {source_of(metric.denominator)[0] for metric in metrics if metric.denominator}
     return Metrics(
         by_name={metric.name: metric for metric in metrics},
-        sql={name: _sql(folder, origin, name, known) for name in sorted(sources)},
+        sql={name: _sql(folder, origin, name, known) for name in sorted(_sources(metrics))},
     )
+
+
+def _sources(metrics: Iterable[Metric]) -> set[str]:
+    """The files that they name."""
+    named = (source for one in metrics for source in (one.numerator, one.denominator) if source)
+    return {source_of(source)[0] for source in named}
 
 
 def _sql(folder: Traversable, origin: str, name: str, known: Mapping[str, str]) -> str:
@@ -124,7 +143,7 @@ def _sql(folder: Traversable, origin: str, name: str, known: Mapping[str, str]) 
             )
         return known[name]
     try:
-        return path.read_text(encoding="utf-8").rstrip().removesuffix(";")
+        return path.read_text(encoding="utf-8").rstrip("; \t\r\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{origin}/{name}.sql: {why}") from error

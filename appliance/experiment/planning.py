@@ -10,7 +10,7 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from appliance.experiment.analysis import USERS_MIN
+from appliance.experiment.comparing import USERS_MIN
 from appliance.experiment.findings import Plan
 from appliance.experiment.metric import Metric
 from appliance.experiment.samples import Measured, Observations, Sums

@@ -5,8 +5,8 @@ Arrays only, a row a user. Never: a user's name, an SQL statement, or a judgemen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -54,15 +54,6 @@ class Users:
     def counts(self) -> tuple[int, ...]:
         """Users by arm."""
         return self._counts(np.ones(len(self.arm), dtype=np.bool_))
-
-    def in_arm(self, place: int, beside: int) -> NDArray[np.bool_]:
-        """The rows of an arm that came while another one let users in, too: who is compared with it.
-
-        Who came to one arm alone came at another time, when other things were so.
-        """
-        until = min(self.paused_at[place], self.paused_at[beside])
-        compared: NDArray[np.bool_] = (self.arm == place) & (self.exposed_at < until)
-        return compared
 
     @property
     def spans(self) -> Iterator[tuple[tuple[int, ...], tuple[float, ...]]]:
@@ -148,6 +139,8 @@ class Measured:
 
     Metrics of the cache leave out the replies of the first `warm_up_minutes`, in which it has nothing
     of a version that is new: `warm_up_hit_ratio` is what it found then, by arm (None: no reply).
+    `judged` and `watched` have by arm what was measured until the arm's own end, and until that of its
+    guardrails (`ends.py`); what they lack is judged by all there is.
     """
 
     users: Users
@@ -156,6 +149,8 @@ class Measured:
     hours: float
     warm_up_minutes: int = 0
     warm_up_hit_ratio: tuple[float | None, ...] = ()
+    judged: Mapping[str, Measured] = field(default_factory=dict)
+    watched: Mapping[str, Measured] = field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[Sums | Observations, ...]:

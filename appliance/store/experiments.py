@@ -142,6 +142,11 @@ class Experiments:
             for row in rows
         )
 
+    async def crossed(self, name: str) -> int:
+        """How many users were exposed in more than one arm: no report has them."""
+        (row,) = await self._fetch("users_in_two_arms", name)
+        return int(row["users"])
+
     async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
         """Store a draft; raises Conflict where the name is taken."""
         deed = _Deed(name=experiment.name, kind="created", author=author, message=message)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import asyncpg
 
-from appliance.database_failure import DatabaseFailure
+from appliance.database_failure import DatabaseFailure, FailureKind, failure_kind
 from appliance.errors import StorageUnavailable
 
 log = logging.getLogger("appliance.store")
@@ -21,23 +21,21 @@ T = TypeVar("T")
 DELAY_MIN_S = 0.02
 DELAY_MAX_S = 1.0
 
-# SQLSTATE classes and codes (PostgreSQL documentation, appendix A).
-_TRANSIENT_CLASSES = frozenset({"08", "53"})  # connection lost; out of memory, disk or connections
-_TRANSIENT_CODES = frozenset(
+_PASSING = frozenset(
     {
-        "25006",  # read-only transaction: a standby, until it is promoted
-        "40001",  # serialization failure
-        "40P01",  # deadlock
-        "42501",  # a privilege was revoked: an operator's slip, mended from outside
-        "55P03",  # lock_timeout
-        "57014",  # statement_timeout
-        "57P01",  # terminated by an administrator
-        "57P02",  # another backend crashed
-        "57P03",  # starting up, shutting down or recovering
-        "57P05",  # idle_session_timeout
+        FailureKind.CONNECTION,
+        FailureKind.STARTING,
+        FailureKind.CONNECTIONS_FULL,
+        FailureKind.DISK_FULL,
+        FailureKind.RESOURCES,
+        FailureKind.READ_ONLY,
+        FailureKind.SERIALIZATION,
+        FailureKind.LOCKED,
+        FailureKind.CANCELLED,
+        FailureKind.DENIED,  # a privilege was revoked: an operator's slip, mended from outside
     }
 )
-_BUG_CLASSES = frozenset({"21", "22", "23", "42"})  # bad value, broken constraint, bad statement
+_OF_THE_STATEMENT = frozenset({FailureKind.VALUE, FailureKind.STATEMENT, FailureKind.NO_TABLE})
 
 
 class Verdict(enum.Enum):
@@ -50,16 +48,15 @@ class Verdict(enum.Enum):
 
 def verdict(error: BaseException) -> Verdict:
     """WAIT: it passes or an operator mends it. REFUSE: not by waiting. BUG: our statement is wrong."""
-    if isinstance(error, asyncpg.PostgresError):
-        code = error.sqlstate or ""
-        if code in _TRANSIENT_CODES or code[:2] in _TRANSIENT_CLASSES:
-            return Verdict.WAIT
-        return Verdict.BUG if code[:2] in _BUG_CLASSES else Verdict.REFUSE
     if isinstance(error, asyncpg.InterfaceError):
         # Raised without a code when the connection was lost before or under the statement.
         return Verdict.WAIT if "clos" in str(error) else Verdict.BUG
-    # InternalClientError: the server said goodbye between the two halves of a statement.
-    return Verdict.WAIT if isinstance(error, DatabaseFailure) else Verdict.BUG
+    if not isinstance(error, DatabaseFailure):
+        return Verdict.BUG
+    kind = failure_kind(error)
+    if kind in _PASSING:
+        return Verdict.WAIT
+    return Verdict.BUG if kind in _OF_THE_STATEMENT else Verdict.REFUSE
 
 
 async def retrying(

@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import enum
 
-import asyncpg
+from appliance.database_failure import OUT_OF_IDS, FailureKind, failure_kind
 
-_BUG_CLASSES = frozenset({"21", "22", "23"})  # bad value, broken constraint
-_HELD_CLASSES = frozenset({"P0", "XX"})
-"""Raised by somebody's own trigger, or by a fault inside the server: of what one statement touched, as
-far as anybody knows. Held for the database's, one such entry would stop all the others for good."""
-_HELD_CODES = frozenset(
+_OF_ONE_ENTRY = frozenset(
     {
-        "40001",  # serialization failure
-        "40P01",  # deadlock
-        "55P03",  # lock_timeout: somebody holds the conversation
-        "57014",  # statement_timeout
-        "58030",  # a bad sector, of a relation: a log that cannot be written stops the server
-        "58P01",  # a missing file, or segment, of a relation
+        FailureKind.LOCKED,  # somebody holds the conversation
+        FailureKind.SERIALIZATION,
+        FailureKind.CANCELLED,
+        FailureKind.LIMIT,
+        FailureKind.DAMAGED,
+        FailureKind.MISSING_FILE,
+        FailureKind.RAISED,
+        FailureKind.INTERNAL,
     }
 )
-_LIMIT = "54000"
-_EXHAUSTED = frozenset({"GetNewTransactionId", "GetNewMultiXactId"})
-"""Where PostgreSQL refuses to give out IDs. The code alone says only that some limit was met, and the
-message differs by version and language; the routine is the same in 14 to 18."""
+"""What one statement touched, as far as anybody knows: somebody's own trigger, a fault inside the server.
+Held for the database's, one such entry would stop all the others for good."""
 
 
 class Fault(enum.Enum):
@@ -40,21 +36,13 @@ class Fault(enum.Enum):
 
 def fault_of(error: BaseException) -> Fault:
     """Whose fault a failure of a batch is, for all that the failure itself tells."""
-    if isinstance(error, asyncpg.PostgresError):
-        code = error.sqlstate or ""
-        if code[:2] in _BUG_CLASSES:
-            return Fault.ENTRY_BUG
-        if code[:2] in _HELD_CLASSES or code in _HELD_CODES:
-            return Fault.ENTRY_HELD
-        if code == _LIMIT and not is_out_of_ids(error):
-            return Fault.ENTRY_HELD
-        return Fault.DATABASE
+    kind = failure_kind(error)
     # A value that does not fit its column's type is found before anything is sent.
-    return Fault.ENTRY_BUG if isinstance(error, ValueError) else Fault.DATABASE
+    if kind is FailureKind.VALUE or isinstance(error, ValueError):
+        return Fault.ENTRY_BUG
+    return Fault.ENTRY_HELD if kind in _OF_ONE_ENTRY else Fault.DATABASE
 
 
 def is_out_of_ids(error: BaseException) -> bool:
     """Whether the database gives out no transaction or multixact IDs any more: reads still work."""
-    if not isinstance(error, asyncpg.PostgresError) or error.sqlstate != _LIMIT:
-        return False
-    return getattr(error, "server_source_function", None) in _EXHAUSTED
+    return failure_kind(error) in OUT_OF_IDS

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 
 import asyncpg
+import psutil
 import pytest
 
 from appliance.dbops.cluster import binaries as binaries_module
@@ -332,6 +333,27 @@ async def test_kill_9_of_the_server_with_busy_sessions_is_survived_by_a_start(ow
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
         await working
     busy.terminate()
+
+
+@pytest.mark.parametrize("name", ["background writer", "checkpointer", "idle"])
+async def test_a_server_that_lost_one_of_its_processes_ends_and_is_not_left_recovering(
+    own: Cluster, name: str
+) -> None:
+    # Recovering in place, PostgreSQL 18.6 never answers again once its startup process is gone too.
+    process = await own.start(quiet)
+    await ask(own, "CREATE TABLE kept AS SELECT 7 AS n")
+    session = await asyncpg.connect(own.url())
+    (victim,) = (
+        child
+        for child in psutil.Process(process.pid).children()
+        if name in " ".join(child.cmdline())
+    )
+    victim.kill()
+    async with asyncio.timeout(30):
+        await process.wait()
+    session.terminate()
+    await own.start(quiet)
+    assert await ask(own, "SELECT n FROM kept") == 7
 
 
 async def test_a_lock_file_whose_number_went_to_another_program_is_no_obstacle(

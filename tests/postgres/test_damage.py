@@ -21,10 +21,11 @@ from appliance.dbops.plan.step import Consent, StepKind
 from appliance.dbops.repair.empty_page import empty_page, page_checksum
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.row_counts import count_rows
+from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.snapshot.snapshot import AgeMin
 from appliance.dbops.target import Connection, Target
-from tests.drill_fixtures import BOTH, drill_on
+from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill, drill_on
 from tests.postgres.repair_cases import check_no_row_is_taken_for_a_lost_one
 from tests.repairs import repair
 
@@ -206,3 +207,74 @@ async def check_no_text_is_taken_for_a_lost_one(connection: Connection) -> None:
             assert text == str(key) * 4000
     assert 0 < len(lost) < LONG_ROWS
     assert all("missing chunk" in words for words in lost)
+
+
+async def test_a_log_line_is_of_the_index_in_its_own_database(new_drill: NewDrill) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.cluster.start()
+    await drill.execute_each(
+        "postgres",
+        "ALTER SYSTEM SET logging_collector = on",
+        "ALTER SYSTEM SET log_line_prefix = '%m [%p] %q%d %a '",
+        "CREATE DATABASE app",
+        "CREATE DATABASE bare TEMPLATE template0",
+    )
+    for database in ("app", "bare"):
+        await drill.execute_each(
+            database,
+            "CREATE TABLE same (n int PRIMARY KEY)",
+            "INSERT INTO same SELECT generate_series(1, 1000)",
+        )
+    path = await drill.value("SELECT pg_relation_filepath('same_pkey')")
+    await drill.cluster.stop()
+    drill.cluster.overwrite(Path(str(path)), PAGE_BYTES, bytes(PAGE_BYTES))
+    await drill.cluster.start()
+    # Where there is no amcheck, nobody can say that an index is in order.
+    await drill.execute_each("bare", "DROP EXTENSION amcheck")
+    with pytest.raises(asyncpg.IndexCorruptedError):
+        await drill.execute_each("app", "SET enable_seqscan = off", "SELECT FROM same WHERE n = 5")
+    told = [(one.database, one.index) for one in await found(drill) if one.relation == "same"]
+    assert told == [("app", "same_pkey")]
+
+
+async def test_a_damaged_page_of_long_values_is_no_damaged_index_and_its_loss_is_told(
+    damaged: Drill, tmp_path: Path
+) -> None:
+    """The page is frozen, so that nothing meets it before what comes after freezing: an ANALYZE."""
+    await damaged.execute_each("postgres", "CREATE DATABASE whole")
+    await damaged.execute_each(
+        "whole",
+        "CREATE TABLE noted (n int, body text)",
+        "ALTER TABLE noted ALTER body SET STORAGE EXTERNAL",
+        f"INSERT INTO noted SELECT n, repeat(n::text, 4000) FROM generate_series(1, {LONG_ROWS}) AS n",
+        "CREATE INDEX noted_digest ON noted (md5(body))",
+        "VACUUM (FREEZE) noted",
+    )
+    # A copy of files, of which no page is in memory.
+    await damaged.execute_each("postgres", "CREATE DATABASE torn TEMPLATE whole STRATEGY file_copy")
+    noted = await damaged.value("SELECT 'noted'::regclass::oid::bigint", "torn")
+    toast = await damaged.value(
+        "SELECT reltoastrelid::bigint FROM pg_class WHERE relname = 'noted'", "torn"
+    )
+    path = await damaged.value(f"SELECT pg_relation_filepath({toast}::regclass)", "torn")
+    damaged.cluster.overwrite(
+        Path(str(path)), PAGE_BYTES * DAMAGED_PAGE + PAGE_BYTES // 2, b"GARBAGE!"
+    )
+    journal = RunJournal(tmp_path, (await read_snapshot(target(damaged).connect)).system_id)
+    journal.write("started", kind=StepKind.VACUUM, database="torn", relation_oid=noted)
+    journal.close()
+    directory = damaged.cluster.directory
+    outcome = await repair(directory, tmp_path, Policy())
+    tried = {step.kind for step, _ in outcome.ended if step.database == "torn"}
+    assert StepKind.REINDEX not in tried
+    left = {step.kind: step for step in outcome.left.steps if step.database == "torn"}
+    assert left.keys() == {StepKind.ZERO_PAGES, StepKind.REPAIR}
+    assert left[StepKind.ZERO_PAGES].relation_oid == toast
+    assert "cannot be read any more (missing chunk)" in left[StepKind.ZERO_PAGES].choices[0].loses
+    outcome = await repair(directory, tmp_path, Policy(), [Consent.ZERO_DAMAGED_PAGES])
+    ended = [step for step, _ in outcome.ended if step.database == "torn"]
+    assert [step.relation_oid for step in ended if step.kind is StepKind.REINDEX] == [toast]
+    (asked,) = [step for step in outcome.left.steps if step.database == "torn"]
+    assert (asked.kind, asked.relation_oid) == (StepKind.ASK, noted)
+    assert "a long value in it cannot be read" in asked.reason
+    await damaged.execute_each("postgres", "DROP DATABASE torn", "DROP DATABASE whole")

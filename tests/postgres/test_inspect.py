@@ -40,6 +40,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         await cluster.start(quiet)
         for setting in (
             "fsync = off",
+            # One test kills a session, and nobody here would start the server again.
+            "restart_after_crash = on",
             "max_prepared_transactions = 5",
             "wal_level = logical",
             "autovacuum_naptime = '50min'",

@@ -27,28 +27,34 @@ from appliance.store.pool import Pool
 WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
 NOW = datetime.now(UTC).replace(microsecond=0)
 STARTED = NOW - timedelta(days=10)
-VERSIONS = {"control": "a" * 64, "other": "b" * 64}
+VERSIONS = {"control": "a" * 64, "other": "b" * 64, "third": "d" * 64}
 WARM_UP = 600
 OPTIONS = Options(warm_up_minutes=WARM_UP, before_days=7)
+PAUSE = "UPDATE appliance.experiment_arms SET paused_at = $1 WHERE arm = "
 ENDS = {
-    "it runs": (OPTIONS, "", NOW),
+    "it runs": (OPTIONS, "", NOW, {}),
     "it was stopped": (
         OPTIONS,
         "UPDATE appliance.experiments SET state = 'stopped', stopped_at = $1",
         STARTED + timedelta(days=8),
+        {},
     ),
     "the planned look is past": (
         structs.replace(OPTIONS, looks="planned", days=6),
         "",
         STARTED + timedelta(days=6),
+        {"other watched": NOW, "third watched": NOW},
     ),
-    "its one arm was paused": (
+    "an arm was paused": (
         OPTIONS,
-        "UPDATE appliance.experiment_arms SET paused_at = $1 WHERE arm = 'other'",
-        STARTED + timedelta(days=5),
+        f"{PAUSE}'other'",
+        NOW,
+        {"other judged": (paused := STARTED + timedelta(days=5)), "other watched": paused},
     ),
+    "the control was paused": (OPTIONS, f"{PAUSE}'control'", STARTED + timedelta(days=5), {}),
 }
-"""Why nothing later counts: the options, what else was done, and from when on."""
+"""Why nothing later counts: the options, what else was done, until when the figures count, and those that
+do until another time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +101,7 @@ def random_talks(draw: random.Random, people: int) -> list[Talk]:
         for _ in range(draw.randint(1, 4)):
             opened = STARTED + timedelta(seconds=draw.randint(-12 * 86400, 9 * 86400))
             is_in = opened >= STARTED and draw.random() < 0.8
-            mine = arm if number % 2 or draw.random() < 0.5 else "other"
+            mine = arm if number % 2 or draw.random() < 0.5 else draw.choice(tuple(VERSIONS))
             talks.append(
                 Talk(
                     key=uuid4(),
@@ -195,7 +201,7 @@ def an_experiment(overrides: dict[str, str], options: Options = OPTIONS) -> Expe
         excludes=(),
         overrides=overrides,
         options=options,
-        arms=tuple(Arm(name=arm, share=0.5, version=v) for arm, v in VERSIONS.items()),
+        arms=tuple(Arm(name=arm, share=1 / 3, version=v) for arm, v in VERSIONS.items()),
         state="draft",
         created_at=NOW,
     )
@@ -204,10 +210,22 @@ def an_experiment(overrides: dict[str, str], options: Options = OPTIONS) -> Expe
 Person = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByHand:
+    """`people` in order, the `arms` that they are in, sums by name and person, who is in two arms, and
+    from when on the cache of an arm is warm."""
+
+    people: list[Person]
+    arms: dict[Person, str]
+    sums: dict[str, dict[Person, float]]
+    crossed: set[Person]
+    warm_at: dict[str, datetime]
+
+
 def by_hand(
     talks: list[Talk], said: list[Said], overrides: dict[str, str], ends: datetime
-) -> tuple[list[Person], dict[Person, str], dict[str, dict[Person, float]], set[Person]]:
-    """(people in order, their arms, sums by name and person, people in two arms)."""
+) -> ByHand:
+    """Counts everything that came before a time."""
     arms: dict[Person, set[str]] = defaultdict(set)
     exposed: dict[Person, datetime] = {}
     for talk in talks:
@@ -218,6 +236,11 @@ def by_hand(
     crossed = {person for person in arms if len(arms[person]) > 1} - testers
     people = sorted(arms.keys() - crossed - testers)
     own = {person: next(iter(arms[person])) for person in people}
+    warm_at = {
+        arm: min((exposed[person] for person in people if own[person] == arm), default=ends)
+        + timedelta(minutes=WARM_UP)
+        for arm in VERSIONS
+    }
     sums: dict[str, dict[Person, float]] = defaultdict(lambda: defaultdict(float))
     minutes: dict[str, set[tuple[Person, int]]] = defaultdict(set)
     for talk in talks:
@@ -251,7 +274,7 @@ def by_hand(
         sums[f"sent{end}"][person] += one.role == "user"
         if not here:
             continue
-        is_warm = before or one.at >= STARTED + timedelta(minutes=WARM_UP)
+        is_warm = before or one.at >= warm_at[own[person]]
         sums[f"edits{end}"][person] += one.is_edit
         if one.role == "user":
             sums[f"answered{end}"][person] += 1
@@ -262,8 +285,9 @@ def by_hand(
         sums[f"stopped{end}"][person] += one.finish == "cancelled"
         sums[f"failed{end}"][person] += one.finish == "failed"
         sums[f"truncated{end}"][person] += one.is_cut
-        sums[f"cost_tokens{end}"][person] += one.prompt - one.hit + one.tokens
         if is_warm:
+            minutes[f"warm_minutes{end}"].add(minute)
+            sums[f"warm_cost_tokens{end}"][person] += one.prompt - one.hit + one.tokens
             sums[f"warm_replies{end}"][person] += 1
             sums[f"warm_prompt_tokens{end}"][person] += one.prompt
             sums[f"warm_hit_tokens{end}"][person] += one.hit
@@ -279,7 +303,7 @@ def by_hand(
         for person in people:
             if ends - exposed[person] >= timedelta(days=number + 1):
                 sums[f"seen_day_{number}"][person] = 1
-    return people, own, sums, crossed
+    return ByHand(people=people, arms=own, sums=sums, crossed=crossed, warm_at=warm_at)
 
 
 def column(measured: Measured, reference: str) -> Any:
@@ -298,62 +322,72 @@ def column(measured: Measured, reference: str) -> Any:
 
 @pytest.mark.parametrize("why", ENDS)
 async def test_all_figures_are_those_of_a_count_by_hand(pool: Pool, why: str) -> None:
-    options, done, ends = ENDS[why]
+    options, done, ends, others = ENDS[why]
     draw = random.Random(f"{why}, all of it")
-    talks = random_talks(draw, 150)
+    talks = random_talks(draw, 250)
     said = [one for talk in talks for one in random_messages(draw, talk)]
     overrides = {"acme/user 5": "control", "zeta/user 5": "other", "acme/user 6": "other"}
     await store(pool, talks, said, overrides, options)
     if done:
-        await pool.execute(done, ends)
+        await pool.execute(done, ends if not others else next(iter(others.values())))
     experiment = await Experiments(pool).get("ships")
     measured = await measure(pool, experiment, load_metrics())
-    people, arms, sums, crossed = by_hand(talks, said, overrides, ends)
-    assert crossed, "the case is there"
-    assert measured.users.crossed == len(crossed)
+    # The same time is not measured twice.
+    assert len({id(one) for one in measured.judged.values()} | {id(measured)}) <= 3
+    found = by_hand(talks, said, overrides, ends)
+    assert found.crossed, "the case is there"
+    looked_at = as_by_hand(measured, found)
+    assert looked_at > 8
+    times_by_hand(measured, found, said, ends)
+    for arm in ("other", "third"):
+        for kind, one in (("judged", measured.judged[arm]), ("watched", measured.watched[arm])):
+            until = others.get(f"{arm} {kind}", ends)
+            as_by_hand(one, by_hand(talks, said, overrides, until))
+            assert one.hours == pytest.approx((until - STARTED).total_seconds() / 3600, abs=0.1)
+
+
+def as_by_hand(measured: Measured, found: ByHand) -> int:
+    """How many figures have a past that is as it was counted, as they are."""
     names = list(VERSIONS)
-    assert measured.users.arm.tolist() == [names.index(arms[person]) for person in people]
+    assert measured.users.crossed == len(found.crossed)
+    assert measured.users.arm.tolist() == [names.index(found.arms[one]) for one in found.people]
     references = {one.metric.numerator for one in measured.sums}
     references |= {one.metric.denominator for one in measured.sums if one.metric.denominator}
     looked_at = 0
     for reference in sorted(references):
         name = reference.partition(".")[2]
-        expected = [sums[name][person] for person in people]
+        expected = [found.sums[name][person] for person in found.people]
         assert column(measured, reference).tolist() == expected, reference
-        past = sums.get(f"{name}_before")
+        past = found.sums.get(f"{name}_before")
         if past is not None and column(measured, f"{reference}_before") is not None:
-            expected = [past[person] for person in people]
+            expected = [past[person] for person in found.people]
             assert column(measured, f"{reference}_before").tolist() == expected, reference
             looked_at += 1
-    assert looked_at > 8
-    for place, arm in enumerate(names):
-        early = [
+    return looked_at
+
+
+def times_by_hand(measured: Measured, found: ByHand, said: list[Said], ends: datetime) -> None:
+    """What was found in the cache while it was cold, and the times of full messages, by arm."""
+    times = next(one for one in measured.observations if one.metric.name == "reply_time_p50")
+    for place, arm in enumerate(VERSIONS):
+        mine = [
             one
             for one in said
             if one.prompt is not None
-            and arms.get(one.conversation.person) == arm
+            and found.arms.get(one.conversation.person) == arm
             and one.conversation.arm is not None
             and one.version == VERSIONS[arm]
-            and one.at < min(ends, STARTED + timedelta(minutes=WARM_UP))
+            and one.at < ends
         ]
+        early = [one for one in mine if one.at < found.warm_at[arm]]
         hits = sum(one.hit or 0 for one in early) / max(1, sum(one.prompt or 0 for one in early))
         assert (measured.warm_up_hit_ratio[place] or 0) == pytest.approx(hits)
-    times = next(one for one in measured.observations if one.metric.name == "reply_time_p50")
-    for place, arm in enumerate(names):
         values = sorted(
-            one.ended
-            for one in said
-            if one.conversation.person in arms
-            and arms[one.conversation.person] == arm
-            and one.conversation.arm is not None
-            and one.version == VERSIONS[arm]
-            and one.finish in ("stop", "length")
-            and one.at < ends
-            and one.ended is not None
+            one.ended for one in mine if one.finish in ("stop", "length") and one.ended is not None
         )
         here = measured.users.arm[times.user] == place
-        found = np.repeat(times.value[here], times.count[here])
-        assert np.sort(found) == pytest.approx(np.array(values), rel=0.006, abs=0.01)
+        counted = np.repeat(times.value[here], times.count[here])
+        assert np.sort(counted) == pytest.approx(np.array(values), rel=0.006, abs=0.01)
 
 
 async def test_a_report_is_never_silently_empty(pool: Pool, tmp_path: Path) -> None:
@@ -394,7 +428,7 @@ async def test_a_report_is_never_silently_empty(pool: Pool, tmp_path: Path) -> N
             assert not isinstance(fault.value, NobodyYet), "no reason to look away"
             continue
         measured = await measure(pool, experiment, metrics)
-        assert measured.users.counts == (0, 1)
+        assert measured.users.counts == (0, 1, 0)
         by_name = {one.metric.name: one for one in measured.sums}
         assert by_name["own"].numerator.tolist() == [1.0]
         assert by_name["hit_ratio"].is_empty, "no data is told apart from nothing"
@@ -415,7 +449,7 @@ async def test_a_draft_is_measured_as_if_it_had_begun_and_leaves_nothing(pool: P
             opened[talk.person] = min(opened.get(talk.person, talk.opened), talk.opened)
     people = sorted(opened.keys() - {("acme", "user 3")})
     assert len(people) > 80
-    assert measured.users.counts == (len(people), 0)
+    assert measured.users.counts == (len(people), 0, 0)
     for reference, has_ended in (("replies.sent", False), ("replies.sent_before", True)):
         expected = [
             sum(

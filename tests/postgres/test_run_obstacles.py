@@ -12,13 +12,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from appliance.cli.main import main
 from appliance.dbops import remedies
 from appliance.dbops.drill.counters import move_to_xid
-from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.throwaway import ThrowAway, silent
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import (
@@ -27,19 +27,23 @@ from appliance.dbops.repair.autovacuum_call import (
     restore_settings,
 )
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import State
 from appliance.dbops.repair.row_counts import count_rows
+from appliance.dbops.repair.run import Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
-from tests.drill_fixtures import EMBEDDED, NewDrill, drill_on
+from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill, drill_on
+from tests.postgres.test_refusals import StaleXidLimit
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
 LOCKED_AT_ONCE = 300
+OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,7 @@ async def test_a_vacuum_that_waits_for_a_cursors_page_names_it_and_the_others_go
     async with asyncio.timeout(120):
         outcome = await repair(aged.cluster.directory, tmp_path, POLICY, told=told)
     waited = [result for step, result in outcome.ended if step.relation_oid == oid]
-    assert {result.fault for result in waited} == {Fault.PINNED}
+    assert {result.fault for result in waited} == {RepairFault.PINNED}
     assert f"pid {holder.pid}" in waited[0].words
     assert "forgotten cursor" in waited[0].words
     assert "query" in waited[0].words
@@ -136,7 +140,7 @@ async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_
     os.kill(slow.pid, signal.SIGSTOP)
     result = await taker(sessions).take(step, None, seen)
     os.kill(slow.pid, signal.SIGCONT)
-    assert (result.state, result.fault) == (State.FAILED, Fault.ENDING)
+    assert (result.state, result.fault) == (State.FAILED, RepairFault.ENDING)
     assert (await taker(sessions).take(step, None, seen)).state is State.DONE
     await aged.end_actors()
 
@@ -208,12 +212,100 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, seen)
-    assert (result.state, result.fault) == (State.FAILED, Fault.LOCKED)
+    assert (result.state, result.fault) == (State.FAILED, RepairFault.LOCKED)
     assert await aged.value(left) == 1
     await writer.say("COMMIT")
     assert (await taker(sessions).take(step, None, seen)).state is State.DONE
     assert await aged.value(left) == 0
     await aged.end_actors()
+
+
+async def test_an_index_that_a_rebuild_passes_over_is_built_by_consent_or_told(
+    aged: Drill, tmp_path: Path
+) -> None:
+    await aged.execute_each(
+        "app",
+        "CREATE TABLE booked (n int, during int4range, "
+        "CONSTRAINT booked_once EXCLUDE USING gist (during WITH &&))",
+        "CREATE INDEX booked_n ON booked (n)",
+        "CREATE INDEX booked_half ON booked (n)",
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'booked_half'::regclass",
+    )
+    files = (
+        "SELECT string_agg(c.relname || pg_relation_filenode(c.oid), ',' ORDER BY c.relname) "
+        "FROM pg_class AS c WHERE c.relname IN ('booked_once', 'booked_n', 'booked_half')"
+    )
+    valid = "SELECT bool_and(indisvalid) FROM pg_index WHERE indrelid = 'booked'::regclass"
+    oid = await aged.value("SELECT 'booked'::regclass::oid::bigint")
+    journal = RunJournal(tmp_path, (await read_snapshot(target(aged).connect)).system_id)
+    journal.write("started", kind=StepKind.REINDEX, database="app", relation_oid=oid)
+    journal.close()
+    before = str(await aged.value(files)).split(",")
+    told = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=told)
+    after = str(await aged.value(files)).split(",")
+    assert await aged.value(valid) is True
+    assert [one for one in after if one in before] == [
+        one for one in before if one.startswith("booked_once")
+    ]
+    assert states(told, "reindex:") == ["failed"]
+    assert told.asked == [f"reindex-locked:app:{oid}"]
+    assert not outcome.is_complete
+    assert any("booked_once" in result.words for _, result in outcome.ended)
+    agreed = [Consent.BLOCKING_REINDEX]
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), agreed)
+    assert outcome.is_complete, outcome.left.steps
+    last = str(await aged.value(files)).split(",")
+    assert not set(last) & set(before)
+    again = Told()
+    outcome = await repair(aged.cluster.directory, tmp_path, Policy(), told=again)
+    assert [key for key, _ in again.ended_steps] == ["probe"]
+
+
+@pytest.mark.parametrize("version", BOTH)
+async def test_what_has_a_name_that_is_no_utf8_is_told_and_frozen_all_the_same(
+    version: str, new_drill: NewDrill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drill = await new_drill(version)
+    await drill.cluster.start()
+    named = "quote_ident('caf' || chr(233))"
+    await drill.execute_each(
+        "postgres",
+        "CREATE DATABASE app",
+        "CREATE DATABASE odd",
+        "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C'",
+    )
+    await drill.execute_each(
+        "ascii",
+        f"DO $$ BEGIN EXECUTE 'CREATE TABLE ' || {named} || ' AS SELECT 1 AS n'; "
+        f"EXECUTE 'ALTER DATABASE odd RENAME TO ' || {named}; END $$",
+        "CREATE TABLE plain AS SELECT 1 AS n",
+    )
+    await drill.cluster.stop()
+    await move_to_xid(drill.cluster, HALFWAY_XIDS)
+    await drill.cluster.start()
+    directory = drill.cluster.directory
+    seen = await read_snapshot(target(drill).connect)
+    assert seen.missing == ()
+    assert {one.name for one in seen.databases} >= {"app", r"caf\xe9", "ascii"}
+    place = ["--data-dir", str(directory), "--state-dir", str(tmp_path)]
+    await asyncio.to_thread(main, ["db", "status", *place])
+    told = capsys.readouterr()
+    assert r"caf\xe9" in told.out
+    assert told.err == ""
+    outcome = await repair(directory, tmp_path, POLICY)
+    assert outcome.is_complete, [result.words for _, result in outcome.ended if result.words]
+    oldest = await drill.value(OLDEST)
+    assert isinstance(oldest, int)
+    assert oldest < HALFWAY_XIDS // 10
+    sessions = MaintenanceSessions(target(drill), 1000)
+    counts = await count_rows(seen, sessions, digest=True)
+    await sessions.close()
+    rows = {one.table: (one.rows, one.fault) for one in counts.tables if one.database == "ascii"}
+    assert rows == {
+        r'"public"."caf\xe9"': (None, "its name is no UTF-8"),
+        '"public"."plain"': (1, None),
+    }
 
 
 async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
@@ -237,7 +329,7 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     )
     result = await taker(sessions).take(step, None, await read_snapshot(target(aged).connect))
     (aged.cluster.directory / f"{path}.away").rename(aged.cluster.directory / path)
-    assert result.fault is Fault.MISSING_FILE
+    assert result.fault is RepairFault.MISSING_FILE
     assert result.damage is not None
     assert (result.damage.kind, result.damage.relation) == ("file", "lost")
 
@@ -305,6 +397,71 @@ async def test_a_run_is_not_over_while_its_last_try_of_a_write_fails_whatever_fo
     )
 
 
+async def fill(aged: Drill, *, but: int) -> list[asyncpg.Connection]:
+    """Take every connection of the server, and give some up again."""
+    taken = []
+    while True:
+        try:
+            taken.append(await asyncpg.connect(aged.cluster.url("template1")))
+        except asyncpg.TooManyConnectionsError:
+            break
+    for _ in range(but):
+        await taken.pop().close()
+    while True:  # A closed one is free only once its process has ended.
+        free = await asyncpg.connect(aged.cluster.url("template1"))
+        count = await free.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        )
+        await free.close()
+        if count == len(taken) + 1:
+            return taken
+
+
+async def test_a_run_goes_on_with_one_worker_where_two_connections_are_left(
+    new_drill: NewDrill, tmp_path: Path
+) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.cluster.start()
+    await drill.execute_each("postgres", "CREATE DATABASE app", "CREATE DATABASE other")
+    await drill.cluster.stop()
+    await move_to_xid(drill.cluster, HALFWAY_XIDS)
+    await drill.cluster.start()
+    taken = await fill(drill, but=2)
+    told = Told()
+    async with asyncio.timeout(200):
+        outcome = await repair(drill.cluster.directory, tmp_path, POLICY, told=told)
+    assert outcome.is_complete, outcome.stopped
+    assert {state for _, state in told.ended_steps} == {"done"}
+    keys = [key for key, _ in told.ended_steps]
+    assert len(keys) == len(set(keys)) > 300
+    for connection in taken:
+        await connection.close()
+
+
+async def test_a_run_without_a_connection_waits_and_then_says_what_to_do(
+    aged: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.dbops.repair.door.PATIENCE_S", 1.0)
+    taken = await fill(aged, but=2)
+    journal_place = target(aged)
+    seen = await read_snapshot(journal_place.connect)
+    taken += [await asyncpg.connect(aged.cluster.url("template1")) for _ in range(2)]
+    told = Told()
+
+    async def nobody(_: Step) -> None:
+        """Agrees to nothing."""
+
+    journal = RunJournal(tmp_path, seen.system_id)
+    place = Surroundings(state_dir=tmp_path, data_dir=None, wal_folders=())
+    run = Run(journal_place, POLICY, journal, place, confirm=nobody, report=told)
+    with pytest.raises(DatabaseError, match=r"no connection free.*Two are enough.*--workers 1"):
+        await run.go()
+    journal.close()
+    assert [words for words in told.words if words.startswith("waiting:")]
+    for connection in taken:
+        await connection.close()
+
+
 async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Drill) -> None:
     await aged.execute_each("postgres", "CREATE DATABASE trapped")
     await aged.execute_each(
@@ -324,25 +481,11 @@ async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Dril
     await aged.execute_each("postgres", "DROP DATABASE trapped")
 
 
-class StaleLimit(StaleDatfrozenxid):
-    """As a server is left whose last VACUUM was killed between two of its deeds."""
-
-    name = "stale-limit"
-
-    async def warm(self, drill: Drill) -> None:
-        """The ages in `pg_database` follow, and nobody tells the server."""
-        await drill.execute_each(
-            "postgres",
-            "UPDATE pg_database AS d SET datfrozenxid = o.datfrozenxid, datminmxid = o.datminmxid "
-            "FROM pg_database AS o WHERE o.datname = 'postgres' AND d.datname = 'app'",
-        )
-
-
 async def test_a_server_that_refuses_writes_by_an_old_count_is_made_to_count_anew(
     new_drill: NewDrill, tmp_path: Path
 ) -> None:
     drill = await new_drill(EMBEDDED)
-    await drill.drive(StaleLimit(), silent)
+    await drill.drive(StaleXidLimit(), silent)
     seen = await read_snapshot(target(drill).connect)
     assert seen.xids_left > 900_000_000
     assert not (await probe(drill.cluster.url)).back

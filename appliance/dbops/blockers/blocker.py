@@ -27,6 +27,8 @@ class BlockerKind(StrEnum):
     DAMAGED_PAGE = "damaged_page"
     DAMAGED_INDEX = "damaged_index"
     LOCK = "lock"
+    SYNCHRONOUS_STANDBY = "synchronous_standby"
+    STALE_LIMIT = "stale_limit"
     AUTOVACUUM_OFF = "autovacuum_off"
     AUTOVACUUM_STARVED = "autovacuum_starved"
     BURN_RATE = "burn_rate"

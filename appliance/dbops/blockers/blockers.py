@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.dbops.blockers import laggards, obstacles
+from appliance.dbops.blockers import laggards, obstacles, refusals
 from appliance.dbops.blockers.blocker import Blocker, BlockerKind
 from appliance.dbops.blockers.damage import Damage
 from appliance.dbops.blockers.holders import holders
@@ -66,6 +66,8 @@ def blockers(
         *obstacles.temp_tables(snapshot, age_min),
         *obstacles.locks(snapshot, age_min),
         *obstacles.damaged(snapshot, damages),
+        *refusals.absent_standbys(snapshot),
+        *refusals.stale_limits(snapshot),
         *laggards.old_databases(snapshot, age_min),
         *laggards.autovacuum(snapshot, age_min),
         *laggards.burn_rate(snapshot, rate),

@@ -15,6 +15,8 @@ class DamageKind(StrEnum):
     PAGE = "page"
     ROW = "row"
     """A row with an ID that cannot be right."""
+    VALUE = "value"
+    """A long value of a row, of which a part is not there or cannot be read."""
     INDEX = "index"
     FILE = "file"
     """It is not there."""

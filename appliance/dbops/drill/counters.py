@@ -9,6 +9,7 @@ from pathlib import Path
 
 import asyncpg
 
+from appliance.database_failure import OUT_OF_IDS, failure_kind
 from appliance.dbops.drill.ground import GROUND
 from appliance.dbops.drill.situation import Counter
 from appliance.dbops.drill.throwaway import SLRU_SEGMENT_BYTES, ThrowAway
@@ -28,9 +29,6 @@ MEMBERS_LEFT = 20_000
 ROUNDS_MAX = 8
 ROWS_EACH = 18_000
 SPEND_TIMEOUT_S = 120.0
-
-REFUSING = ("GetNewTransactionId", "GetNewMultiXactId")
-"""The functions that refuse an ID (field R of the error): the same in all versions and languages."""
 
 
 def xid_page_start(xid: int) -> int:
@@ -77,7 +75,7 @@ async def is_refused(connection: Connection, statement: str) -> bool:
     try:
         await connection.execute(statement, timeout=SPEND_TIMEOUT_S)
     except asyncpg.ProgramLimitExceededError as error:
-        if error.server_source_function not in REFUSING:
+        if failure_kind(error) not in OUT_OF_IDS:
             raise
         return True
     return False

@@ -20,11 +20,13 @@ from appliance.dbops.drill.situation import Situation
 from appliance.dbops.plan.plan import Plan, make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step
+from appliance.dbops.repair.crew import Confirm
+from appliance.dbops.repair.deeds import OwnServer
 from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.result import Result
 from appliance.dbops.repair.row_counts import RowChange
-from appliance.dbops.repair.run import Confirm, Outcome, OwnServer, Run, Surroundings
+from appliance.dbops.repair.run import Outcome, Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result
 from appliance.dbops.repair.verify import Check, check_ages
 from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.target import Target

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,16 @@ class History:
     """Relations of which a VACUUM found a file missing."""
     bad_rows: frozenset[RelationKey] = frozenset()
     """Relations with a row that VACUUM refuses: its IDs cannot be right."""
+    bad_values: frozenset[RelationKey] = frozenset()
+    """Relations with a long value that cannot be read."""
     bad_indexes: frozenset[RelationKey] = frozenset()
     """Relations in whose indexes a repair met damage, or whose rebuilding was broken off."""
     given_up: frozenset[RelationKey] = frozenset()
     """Relations of which pages were given up and whose indexes still lead to the rows that were there."""
+    under_lock: Mapping[RelationKey, tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Of relations of the last two kinds: indexes, as SQL, that cannot be built beside writes."""
     pins: frozenset[Pin] = frozenset()
     refused: bool = False
     """Whether the server refuses IDs although every database is young: it goes by an older count."""

@@ -11,14 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from appliance.dbops.plan.blockers import (
-    GAIN_MIN,
-    Hold,
-    horizon_holds,
-    lock_steps,
-    pin_steps,
-    prepared_lock_steps,
-)
 from appliance.dbops.plan.databases import (
     autovacuum_step,
     probe_step,
@@ -27,6 +19,14 @@ from appliance.dbops.plan.databases import (
     unread_step,
 )
 from appliance.dbops.plan.history import History, RelationKey
+from appliance.dbops.plan.holds import (
+    GAIN_MIN,
+    Hold,
+    horizon_holds,
+    lock_steps,
+    pin_steps,
+    prepared_lock_steps,
+)
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.repairs import damage_steps, rebuild_steps, repair_steps
 from appliance.dbops.plan.step import Step, StepKind
@@ -85,8 +85,8 @@ def make_plan(snapshot: Snapshot, policy: Policy, history: History | None = None
     locks = list(lock_steps(snapshot, wanted, policy, _ends([*temp, *ended])))
     pins = pin_steps(snapshot, past.pins, wanted, _ends([*temp, *ended, *locks]))
     steps = [
-        *_once(*locks, *pins),
-        *_once(*prepared_lock_steps(snapshot, wanted, policy), *ended),
+        *_earliest(*locks, *pins),
+        *_earliest(*prepared_lock_steps(snapshot, wanted, policy), *ended),
         *temp,
         *(step for _, _, step in vacuums),
         *(step for _, _, step in damaged),
@@ -131,6 +131,7 @@ def _vacuums(
         for database in snapshot.databases
         for relation in database.relations or ()
         if not relation.temporary
+        and relation.nameable
         and RelationKey(database=database.name, oid=relation.oid)
         not in past.damaged | past.bad_rows | past.without_file
     ]
@@ -184,7 +185,7 @@ def _in_time(steps: Iterable[Step], waiting: Iterable[Step]) -> Iterator[Step]:
         yield replace(step, stage=min(step.stage, needed.get(step.key, step.stage)))
 
 
-def _once(*steps: Step) -> Iterable[Step]:
+def _earliest(*steps: Step) -> Iterable[Step]:
     """One step for what holds several things: that of the earliest stage, of equal ones the last."""
     found: dict[str, Step] = {}
     for step in steps:
@@ -210,7 +211,7 @@ def _endings(
         stage = limits.stage_of(database.xid_age, database.mxid_age)
         if stage is None or database.dropping:
             continue
-        if not database.connectable:
+        if not database.connectable or _has_unnameable(database, limits):
             closed.append((database, stage))
         elif database.relations is not None:
             stale = database.name not in worked_in
@@ -224,6 +225,15 @@ def _endings(
             needs = _closed_needs(database, step, holds)
             before = tuple(one.key for one in others if one.stage <= stage)
             yield replace(step, needs=(*needs, *before))
+
+
+def _has_unnameable(database: Database, limits: AgeLimits) -> bool:
+    """Whether something in it is old that no statement can name."""
+    return any(
+        limits.stage_of(relation.xid_age, relation.mxid_age) is not None
+        for relation in database.relations or ()
+        if not relation.nameable and not relation.temporary
+    )
 
 
 def _closed_needs(database: Database, step: Step, holds: Sequence[Hold]) -> tuple[str, ...]:
@@ -245,6 +255,6 @@ def _notes(snapshot: Snapshot, limits: AgeLimits) -> Iterator[str]:
             continue
         if autovacuum_step(snapshot, database, limits, stage) is None:
             yield (
-                f"{database.name} takes no connections and is {database.xid_age:,} XIDs old: "
+                f"{database.name}: {database.closed_because}, and it is {database.xid_age:,} XIDs old: "
                 "autovacuum freezes it at autovacuum_freeze_max_age"
             )

@@ -20,15 +20,15 @@ def damage_steps(
     """For a relation that VACUUM cannot get through: the one way on that does not restore it."""
     for database in snapshot.databases:
         for relation in database.relations or ():
-            stage = limits.stage_of(relation.xid_age, relation.mxid_age)
             place = RelationKey(database=database.name, oid=relation.oid)
-            if stage is None or place not in past.damaged | past.bad_rows | past.without_file:
+            if place not in past.damaged | past.bad_rows | past.without_file:
                 continue
             plain = vacuum_step(
                 snapshot,
                 database.name,
                 relation,
-                stage=stage,
+                # What is young was met by what comes after freezing.
+                stage=limits.stage_of(relation.xid_age, relation.mxid_age) or 2,
                 limits=limits,
                 policy=policy,
                 rate_bytes_per_s=policy.rate_bytes_per_s,
@@ -130,7 +130,7 @@ def rebuild_steps(snapshot: Snapshot, past: History) -> Iterator[Step]:
                     "pages of it were given up, and its indexes still lead to the rows that were there: "
                     "another one in their place would be taken for them"
                 )
-                yield _reindex_step(database.name, relation, stage=1, reason=reason)
+                yield _reindex_step(database.name, relation, past, stage=1, reason=reason)
 
 
 def repair_steps(
@@ -147,19 +147,62 @@ def repair_steps(
     for database in snapshot.databases:
         for relation in sorted(database.relations or (), key=order):
             place = RelationKey(database=database.name, oid=relation.oid)
+            if place in past.bad_values:
+                yield _bad_value_step(database.name, relation)
             if place not in past.frozen and place not in now:
                 continue
             if place in bad_indexes:
                 reason = (
                     "an index of it is damaged; its table is not, and the index can be built again"
                 )
-                yield _reindex_step(database.name, relation, stage=3, reason=reason)
+                yield _reindex_step(database.name, relation, past, stage=3, reason=reason)
             yield repair_step(
-                snapshot, database.name, relation, policy=policy, rate_bytes_per_s=rate
+                snapshot,
+                database.name,
+                relation,
+                policy=policy,
+                rate_bytes_per_s=rate,
+                analyze=place not in past.bad_values,
             )
 
 
-def _reindex_step(database: str, relation: Relation, *, stage: int, reason: str) -> Step:
+def _bad_value_step(database: str, relation: Relation) -> Step:
+    return Step(
+        key=f"values:{database}:{relation.oid}",
+        kind=StepKind.ASK,
+        stage=3,
+        database=database,
+        object=f"{database}.{relation.schema}.{relation.name}",
+        reason="a long value in it cannot be read, whatever reads that row fails, and no ANALYZE gets "
+        "through. Find the row by reading the values one by one (missing chunk, compressed data is "
+        "corrupt), then set the value anew from a backup, set it NULL, or delete the row",
+        relation_oid=relation.oid,
+    )
+
+
+def _reindex_step(
+    database: str, relation: Relation, past: History, *, stage: int, reason: str
+) -> Step:
+    locked = past.under_lock.get(RelationKey(database=database, oid=relation.oid))
+    if locked is not None:
+        return Step(
+            key=f"reindex-locked:{database}:{relation.oid}",
+            kind=StepKind.REINDEX_LOCKED,
+            stage=stage,
+            database=database,
+            object=f"{database}.{relation.schema}.{relation.name}",
+            reason=f"{reason}. Its other indexes are built; {', '.join(locked)} (of an exclusion "
+            "constraint, as a rule) cannot be built beside writes",
+            choices=(
+                Choice(
+                    consent=Consent.BLOCKING_REINDEX,
+                    statements=tuple(f"REINDEX INDEX {name}" for name in locked),
+                    loses="nothing; but writes to the table, and reads through these indexes, wait until "
+                    "they are built",
+                ),
+            ),
+            relation_oid=relation.oid,
+        )
     # Beside traffic, but for catalogs, which PostgreSQL rebuilds under a lock only.
     how = "" if relation.catalog else "CONCURRENTLY "
     return Step(

@@ -30,6 +30,7 @@ class StepKind(StrEnum):
     PROBE = "try a write"
     REPAIR = "repair what was skipped"
     REINDEX = "rebuild indexes"
+    REINDEX_LOCKED = "rebuild indexes while writes wait"
 
 
 class Consent(StrEnum):
@@ -45,6 +46,7 @@ class Consent(StrEnum):
     SINGLE_USER = "single-user"
     ZERO_DAMAGED_PAGES = "zero-damaged-pages"
     FREEZE_BAD_ROWS = "freeze-bad-rows"
+    BLOCKING_REINDEX = "blocking-reindex"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Step:
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of the session it is done in."""
     needs: tuple[str, ...] = ()
+    database_oid: int | None = None
+    """Of a step that is about a database as a whole."""
     relation_oid: int | None = None
     pid: int | None = None
     application: str | None = None

@@ -122,11 +122,12 @@ def repair_step(
     *,
     policy: Policy,
     rate_bytes_per_s: float,
+    analyze: bool,
 ) -> Step:
-    """What freezing left out: dead entries in indexes, empty pages at the end, statistics."""
+    """What freezing left out: dead entries in indexes, empty pages at the end, statistics (`analyze`)."""
     size = max(0, relation.pages - relation.pages_all_visible) * snapshot.block_size
     options = ["INDEX_CLEANUP ON", "PROCESS_TOAST OFF", "PARALLEL 0"]
-    if relation.kind is not RelationKind.TOAST:
+    if analyze and relation.kind is not RelationKind.TOAST:
         options.append("ANALYZE")
     only = _only(snapshot)
     return Step(

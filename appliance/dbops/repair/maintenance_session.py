@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.target import EVENT_TRIGGERS_SINCE, Connection, Target, is_superuser
+from appliance.dbops.target import Connection, Target, is_superuser, without_event_triggers
 
 END_WITH_CLIENT = "1s"
 """A server process notices within it that its client was killed, and ends what it was doing."""
@@ -54,11 +54,8 @@ class MaintenanceSessions:
                 await connection.execute("SET transaction_timeout = 0")
             if is_superuser(connection):
                 # Event triggers are the application's: one may refuse what a repair enters.
-                await connection.execute(
-                    "SET event_triggers = off"
-                    if connection.get_server_version().major >= EVENT_TRIGGERS_SINCE
-                    else "SET session_replication_role = replica"
-                )
+                for name, value in without_event_triggers(connection).items():
+                    await connection.execute(f"SET {name} = {value}")
             with contextlib.suppress(
                 asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError
             ):

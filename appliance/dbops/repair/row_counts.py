@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import asyncpg
 import msgspec
 
+from appliance.dbops.names import can_be_entered, name_of
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.snapshot.snapshot import Snapshot
@@ -53,6 +55,13 @@ class RowCounts:
     tables: tuple[TableRows, ...]
 
 
+class RowReading(StrEnum):
+    """What a table is told by: how many rows it has, or what they are too."""
+
+    COUNT = "count"
+    HASH = "hash"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
     """A table that is not as it was. `is_loss` None: it may be one, or others' work meanwhile."""
@@ -61,6 +70,20 @@ class RowChange:
     table: str
     words: str
     is_loss: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowComparison:
+    """Of two counts: how many tables the first has, and those that are not as they were."""
+
+    tables: int
+    changes: tuple[RowChange, ...]
+
+    @property
+    def is_loss(self) -> bool | None:
+        """Whether rows were lost; None where that cannot be told of a table."""
+        losses = {change.is_loss for change in self.changes}
+        return True if True in losses else None if None in losses else False
 
 
 async def count_rows(
@@ -73,7 +96,14 @@ async def count_rows(
             continue
         connection = await sessions.get(database.name, ROW_TEXT)
         for table in await connection.fetch(QUERIES["tables"]):
-            name = identifier(table["schema"], table["name"])
+            name = identifier(name_of(table["schema"]), name_of(table["name"]))
+            if not can_be_entered(table["schema"], table["name"]):
+                found.append(
+                    TableRows(
+                        database=database.name, table=name, rows=None, fault="its name is no UTF-8"
+                    )
+                )
+                continue
             # A row's text has all its columns, and a column may be named as the row is; hashes are
             # summed, so the order of the rows is nothing. No cast: to text it may be the owner's own
             # function, and this is a superuser.
@@ -100,6 +130,11 @@ async def count_rows(
                 )
             )
     return RowCounts(system_id=snapshot.system_id, tables=tuple(found))
+
+
+def compare(before: RowCounts, after: RowCounts) -> RowComparison:
+    """Two counts of one cluster. Pure. Raises ConfigError when they are of two."""
+    return RowComparison(tables=len(before.tables), changes=changes(before, after))
 
 
 def changes(before: RowCounts, after: RowCounts) -> tuple[RowChange, ...]:

@@ -19,6 +19,7 @@ from appliance.dbops.folder import FolderLock
 from appliance.dbops.plan.history import History, RelationKey
 from appliance.dbops.plan.step import StepKind
 from appliance.dbops.remedies import set_setting
+from appliance.dbops.repair.row_counts import RowCounts, TableRows
 from appliance.durable import sync_folder
 from appliance.errors import DatabaseError
 
@@ -50,10 +51,15 @@ class _SettingsChanged(_Any, kw_only=True):
     before: dict[str, str | None]
 
 
+class _RowsCounted(_Any, kw_only=True):
+    tables: tuple[TableRows, ...]
+
+
 _FORMS: Mapping[str, type[_Any]] = {
     "started": _Started,
     "ended": _Ended,
     "settings_changed": _SettingsChanged,
+    "rows_counted": _RowsCounted,
 }
 """By event: what such a record is read for besides."""
 
@@ -103,6 +109,16 @@ class RunJournal:
         """Server settings that a run changed and did not change back: None was not set before."""
         return _changed_settings(self.records)
 
+    def counted(self) -> RowCounts | None:
+        """The rows that the last run has counted before its first step, if it never came to compare them:
+        it was killed."""
+        for record in reversed(self.records):
+            if record["event"] in ("finished", "rows_compared"):
+                return None
+            if record["event"] == "rows_counted":
+                return msgspec.convert(record, type=RowCounts)
+        return None
+
     def history(self) -> History:
         """What the runs until now did that a snapshot does not show."""
         return _history(self.records)
@@ -133,6 +149,7 @@ def _changed_settings(records: Sequence[Record]) -> dict[str, str | None]:
     return left
 
 
+_REBUILDING = (StepKind.REINDEX, StepKind.REINDEX_LOCKED)
 _FREEZING = (StepKind.VACUUM, StepKind.ZERO_PAGES, StepKind.FREEZE_ROWS)
 
 
@@ -176,7 +193,7 @@ def _begun(records: Sequence[Record], begun: StepKind) -> frozenset[RelationKey]
     for place, kind, state in _of_relations(records):
         if kind == begun and state == "started":
             places.add(place)
-        elif kind == StepKind.REINDEX and state == "done":
+        elif kind in _REBUILDING and state == "done":
             places.discard(place)
     return frozenset(places)
 

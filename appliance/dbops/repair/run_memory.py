@@ -7,20 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from types import MappingProxyType
 
 from appliance.dbops.blockers.damage import DamageKind
-from appliance.dbops.faults import STOPS, Fault
+from appliance.dbops.faults import STOPS, RepairFault
 from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result, State
 
 ATTEMPTS_MAX = 3
 """Of one step in one run: a lock or a lost connection may be gone by then, a held row be free."""
 ENDINGS_MAX = 12
-"""Of one session, five seconds each: what waits for its end is not given up before."""
+"""Of one session, five seconds each: what waits for its end is not given up before. A standby that was
+ended is back several times a second, and each time may be the quicker one."""
+_ENDINGS = (RepairFault.ENDING, RepairFault.RETURNED)
 
-_WORTH_A_RETRY = (Fault.LOCKED, Fault.PINNED, Fault.CONNECTION, Fault.ENDING)
+_WORTH_A_RETRY = (
+    RepairFault.LOCKED,
+    RepairFault.PINNED,
+    RepairFault.CONNECTION,
+    RepairFault.ENDING,
+)
+
+_MENDS = {
+    StepKind.REINDEX: DamageKind.INDEX,
+    StepKind.REINDEX_LOCKED: DamageKind.INDEX,
+    StepKind.ZERO_PAGES: DamageKind.PAGE,
+    StepKind.FREEZE_ROWS: DamageKind.ROW,
+}
 
 
 class RunMemory:
@@ -31,6 +46,7 @@ class RunMemory:
         self._attempts: dict[str, int] = {}
         self._settled: set[str] = set()
         self._damaged: dict[DamageKind, set[RelationKey]] = {kind: set() for kind in DamageKind}
+        self._under_lock: dict[RelationKey, tuple[str, ...]] = {}
         self._pins: set[Pin] = set()
         self._is_refused = False
         self.ended: list[tuple[Step, Result]] = []
@@ -79,13 +95,14 @@ class RunMemory:
             known = self._damaged[result.damage.kind]
             if place not in known:
                 known.add(place)
-                if result.damage.kind is DamageKind.INDEX:
-                    return  # Once its indexes are built again, the same step is worth another try.
-        elif step.kind is StepKind.REINDEX and result.state is State.DONE:
-            assert step.database is not None
-            assert step.relation_oid is not None
-            rebuilt = RelationKey(database=step.database, oid=step.relation_oid)
-            self._damaged[DamageKind.INDEX].discard(rebuilt)
+                is_elsewhere = result.damage.relation_oid != step.relation_oid
+                if is_elsewhere or result.damage.kind in (DamageKind.INDEX, DamageKind.VALUE):
+                    return  # Once that is mended or left out, the same step is worth another try.
+        elif result.under_lock:
+            self._under_lock[_place(step)] = result.under_lock
+        elif result.state is State.DONE and step.kind in _MENDS:
+            self._damaged[_MENDS[step.kind]].discard(_place(step))
+            self._under_lock.pop(_place(step), None)
         if self._is_settled(step, result):
             self._settled.add(step.key)
 
@@ -98,7 +115,9 @@ class RunMemory:
             damaged=frozenset(self._damaged[DamageKind.PAGE]),
             without_file=frozenset(self._damaged[DamageKind.FILE]),
             bad_rows=frozenset(self._damaged[DamageKind.ROW]),
+            bad_values=frozenset(self._damaged[DamageKind.VALUE]),
             bad_indexes=past.bad_indexes | self._damaged[DamageKind.INDEX],
+            under_lock=MappingProxyType(dict(self._under_lock)),
             pins=frozenset(self._pins),
             refused=self._is_refused,
         )
@@ -125,7 +144,7 @@ class RunMemory:
         return tries[-1] if tries else None
 
     def _is_settled(self, step: Step, result: Result) -> bool:
-        tries_max = ENDINGS_MAX if result.fault is Fault.ENDING else ATTEMPTS_MAX
+        tries_max = ENDINGS_MAX if result.fault in _ENDINGS else ATTEMPTS_MAX
         if self._attempts.get(step.key, 0) >= tries_max:
             return True
         match result.state:
@@ -140,3 +159,9 @@ class RunMemory:
                 return step.kind is StepKind.AUTOVACUUM  # It has had its ten minutes.
             case _:
                 return False
+
+
+def _place(step: Step) -> RelationKey:
+    assert step.database is not None
+    assert step.relation_oid is not None
+    return RelationKey(database=step.database, oid=step.relation_oid)

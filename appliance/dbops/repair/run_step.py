@@ -7,26 +7,23 @@ outcome, and the others go on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import replace
 
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.blockers.damage import Damage, DamageKind
-from appliance.dbops.faults import STOPS, Fault, damaged_block, damaged_file, fault_of
+from appliance.dbops.faults import STOPS, RepairFault, repair_fault
 from appliance.dbops.plan.step import Choice, Step, StepKind
-from appliance.dbops.quoting import identifier
+from appliance.dbops.repair.index_rebuild import IndexRebuild
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.met_damage import damage_met, names_damage
+from appliance.dbops.repair.result import Result, State
+from appliance.dbops.repair.run_queries import QUERIES
 from appliance.dbops.snapshot.snapshot import Snapshot
-from appliance.dbops.target import Connection
+from appliance.dbops.target import Connection, NoConnectionFree
 from appliance.errors import ApplianceError
-from appliance.named_sql import read_queries
-
-QUERIES = read_queries("appliance.dbops", "run")
 
 TAKE_OVERS_MAX = 3
 SLOT_TRIES_MAX = 20
@@ -35,30 +32,6 @@ PROBE_PATIENCE_S = 3.0
 PROBE_EVERY_S = 0.05
 _IN_USE = "55006"
 _UNDEFINED_OBJECT = "42704"
-
-
-class State(StrEnum):
-    """How a step ended."""
-
-    DONE = "done"
-    HELD = "held"
-    """It was done, and something still keeps what it was done to old."""
-    FAILED = "failed"
-    DECLINED = "declined"
-    SKIPPED = "skipped"
-    STOPPED = "stopped"
-    """It was broken off by this run itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A state, and why, in words; the fault and damage of a failure."""
-
-    state: State
-    words: str = ""
-    fault: Fault | None = None
-    damage: Damage | None = None
-    seconds: float = field(default=0.0, compare=False)
 
 
 Begun = Callable[[str, int], None]
@@ -73,7 +46,10 @@ class StepTaker:
     """Takes steps one at a time; two of them may work side by side."""
 
     def __init__(self, sessions: MaintenanceSessions, begun: Begun, clear_way: ClearWay) -> None:
-        self._sessions = sessions
+        self.sessions = sessions
+        """Its own, for one deed at a time."""
+        self.is_busy = False
+        self._rebuild = IndexRebuild(sessions, self._repair)
         self._begun = begun
         self._clear_way = clear_way
 
@@ -83,24 +59,26 @@ class StepTaker:
         A step that this class does not know is a bug: those have owners of their own.
         """
         started = time.monotonic()
+        self.is_busy = True
         try:
             result = await self._take(step, choice, snapshot)
+        except UnicodeError as error:
+            await self.sessions.close()
+            result = Result(state=State.FAILED, words=f"a name is no UTF-8: {error}")
+        except NoConnectionFree as error:
+            result = Result(state=State.FAILED, words=error.message, fault=RepairFault.FULL)
         except ApplianceError as error:
-            result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
+            result = Result(state=State.FAILED, words=error.message, fault=RepairFault.CONNECTION)
         except DatabaseFailure as error:
             await self._forget(step, error)
-            result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
-        return Result(
-            state=result.state,
-            words=result.words,
-            fault=result.fault,
-            damage=result.damage,
-            seconds=time.monotonic() - started,
-        )
+            result = Result(state=State.FAILED, words=str(error), fault=repair_fault(error))
+        finally:
+            self.is_busy = False
+        return replace(result, seconds=time.monotonic() - started)
 
     async def close(self) -> None:
         """Close the sessions."""
-        await self._sessions.close()
+        await self.sessions.close()
 
     async def _take(self, step: Step, choice: Choice | None, snapshot: Snapshot) -> Result:
         statements = step.statements if choice is None else choice.statements
@@ -114,13 +92,15 @@ class StepTaker:
             case StepKind.REPAIR:
                 return await self._repair(step, statements[0], snapshot)
             case StepKind.REINDEX:
-                return await self._reindex(step, statements[0], snapshot)
+                return await self._rebuild.beside_writes(step, statements[0], snapshot)
+            case StepKind.REINDEX_LOCKED:
+                return await self._rebuild.under_lock(step, statements, snapshot)
             case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
                 return await self._drop_slot(step, statements)
             case StepKind.FINISH_PREPARED:
-                return await self._once(step, statements)
+                return await self._unless_gone(step, statements)
             case StepKind.DROP_TEMP:
                 return await self._drop_temp(step, statements)
             case StepKind.PROBE:
@@ -136,8 +116,8 @@ class StepTaker:
             try:
                 values = await self._values(step, statements)
             except asyncpg.PostgresError as error:
-                await (await self._sessions.get(step.database)).execute("ROLLBACK")
-                if fault_of(error) not in STOPS or time.monotonic() > deadline:
+                await (await self.sessions.get(step.database)).execute("ROLLBACK")
+                if repair_fault(error) not in STOPS or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(PROBE_EVERY_S)
             else:
@@ -149,54 +129,39 @@ class StepTaker:
             try:
                 await self._execute(step, (statement,))
             except asyncpg.PostgresError as error:
-                fault = fault_of(error)
-                if fault is Fault.LOCKED and await self._end_autovacuum(step):
+                fault = repair_fault(error)
+                if fault is RepairFault.LOCKED and await self._end_autovacuum(step):
                     continue
-                if fault is Fault.GONE:
+                if fault is RepairFault.GONE:
                     return Result(state=State.DONE, words="it was dropped meanwhile")
-                if _names_damage(error):
+                if names_damage(error):
                     return await self._damaged(step, error, snapshot)
                 raise
             return await self._relation_age(step)
         return Result(
-            state=State.FAILED, words="autovacuum takes it again and again", fault=Fault.LOCKED
+            state=State.FAILED,
+            words="autovacuum takes it again and again",
+            fault=RepairFault.LOCKED,
         )
 
     async def _repair(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         try:
             await self._execute(step, (statement,))
         except asyncpg.PostgresError as error:
-            fault = fault_of(error)
-            if fault is Fault.GONE:
+            fault = repair_fault(error)
+            if fault is RepairFault.GONE:
                 return Result(state=State.DONE, words="it was dropped meanwhile")
-            if _names_damage(error):
+            if names_damage(error):
                 return await self._damaged(step, error, snapshot)
             raise
         return Result(state=State.DONE)
 
-    async def _reindex(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
-        """Build indexes anew, and leave nothing of an attempt that failed or was broken off."""
-        try:
-            return await self._repair(step, statement, snapshot)
-        finally:
-            with contextlib.suppress(*DatabaseFailure):
-                await self._drop_leftovers(step)
-
-    async def _drop_leftovers(self, step: Step) -> None:
-        connection = await self._sessions.get(step.database)
-        for row in await connection.fetch(QUERIES["index_leftovers"], step.relation_oid):
-            # Of a system's table, which one of TOAST is, no index can be dropped beside traffic.
-            how = "" if row["toast"] else "CONCURRENTLY "
-            await connection.execute(
-                f"DROP INDEX {how}IF EXISTS {identifier(row['schema'], row['name'])}"
-            )
-
-    async def _once(self, step: Step, statements: tuple[str, ...]) -> Result:
+    async def _unless_gone(self, step: Step, statements: tuple[str, ...]) -> Result:
         """A deed that somebody else may have done since the snapshot."""
         try:
             await self._execute(step, statements)
         except asyncpg.PostgresError as error:
-            if fault_of(error) is Fault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
+            if repair_fault(error) is RepairFault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
                 return Result(state=State.DONE, words="it was gone already")
             raise
         return Result(state=State.DONE)
@@ -208,7 +173,7 @@ class StepTaker:
         before it makes a table (`InitTempTableNamespace`, catalog/namespace.c).
         """
         gone = Result(state=State.DONE, words="it was gone already")
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         self._begun(step.key, connection.get_server_pid())
         transaction = connection.transaction()
         await transaction.start()
@@ -235,7 +200,7 @@ class StepTaker:
         """Its reader, once ended, comes back and takes it again: whoever is quicker has it."""
         for _ in range(SLOT_TRIES_MAX):
             try:
-                return await self._once(step, statements)
+                return await self._unless_gone(step, statements)
             except asyncpg.PostgresError as error:
                 if error.sqlstate != _IN_USE:
                     raise
@@ -243,82 +208,47 @@ class StepTaker:
         return Result(state=State.FAILED, words="its reader always comes back first: stop it there")
 
     async def _end_autovacuum(self, step: Step) -> bool:
-        connection = await self._sessions.get(step.database)
+        connection = await self.sessions.get(step.database)
         rows = await connection.fetch(QUERIES["end_autovacuum_of"], step.relation_oid)
         return bool(rows) and all(row["ended"] for row in rows)
 
     async def _damaged(
         self, step: Step, error: asyncpg.PostgresError, snapshot: Snapshot
     ) -> Result:
-        """Name what cannot be read: the table itself, or one of its indexes."""
-        connection = await self._sessions.get(step.database)
-        file = damaged_file(error)
-        rows = (
-            []
-            if file is None
-            else await connection.fetch(QUERIES["relation_of_file"], step.relation_oid, file)
+        connection = await self.sessions.get(step.database)
+        damage = await damage_met(step, error, connection, snapshot)
+        return Result(
+            state=State.FAILED, words=str(error), fault=repair_fault(error), damage=damage
         )
-        index = next((row["name"] for row in rows if not row["own"]), None)
-        database = None if step.database is None else snapshot.database(step.database)
-        relations = () if database is None else database.relations or ()
-        relation = next((item for item in relations if item.oid == step.relation_oid), None)
-        assert step.database is not None
-        assert step.relation_oid is not None
-        block = damaged_block(error)
-        # An index's own checks name no file; without index cleanup no index is read at all.
-        is_index = index is not None or (not rows and step.kind is StepKind.REPAIR)
-        if is_index:
-            kind = DamageKind.INDEX
-        elif fault_of(error) is Fault.MISSING_FILE:
-            kind = DamageKind.FILE
-        else:
-            kind = DamageKind.ROW if block is None else DamageKind.PAGE
-        damage = Damage(
-            kind=kind,
-            database=step.database,
-            relation_oid=step.relation_oid,
-            schema="" if relation is None else relation.schema,
-            relation="" if relation is None else relation.name,
-            index=index,
-            block=block,
-            message=str(error),
-        )
-        return Result(state=State.FAILED, words=str(error), fault=fault_of(error), damage=damage)
 
     async def _relation_age(self, step: Step) -> Result:
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         row = await connection.fetchrow(QUERIES["relation_age"], step.relation_oid)
         if row is None:
             return Result(state=State.DONE, words="it was dropped meanwhile")
         return _by_age(step, row)
 
     async def _database_age(self, step: Step) -> Result:
-        connection = await self._sessions.get(step.database)
-        row = await connection.fetchrow(QUERIES["database_age"], step.database)
+        connection = await self.sessions.get(step.database)
+        row = await connection.fetchrow(QUERIES["database_age"], step.database_oid)
         return Result(state=State.DONE) if row is None else _by_age(step, row)
 
     async def _execute(self, step: Step, statements: tuple[str, ...]) -> None:
         for statement in statements:
-            connection = await self._sessions.get(step.database, step.settings)
+            connection = await self.sessions.get(step.database, step.settings)
             self._begun(step.key, connection.get_server_pid())
             await self._clear_way(connection)
             await connection.execute(statement)
 
     async def _values(self, step: Step, statements: tuple[str, ...]) -> list[object]:
-        connection = await self._sessions.get(step.database, step.settings)
+        connection = await self.sessions.get(step.database, step.settings)
         return [await connection.fetchval(statement) for statement in statements]
 
     async def _forget(self, step: Step, error: BaseException) -> None:
-        if fault_of(error) is Fault.CONNECTION or not isinstance(error, asyncpg.PostgresError):
-            await self._sessions.drop(step.database)
-
-
-def _names_damage(error: asyncpg.PostgresError) -> bool:
-    """Whether it tells of something that cannot be read; a missing file is so only where it is a
-    relation's, and not one of the outcomes of transactions."""
-    fault = fault_of(error)
-    is_missing = fault is Fault.MISSING_FILE and damaged_file(error) is not None
-    return fault is Fault.DAMAGED or is_missing
+        if repair_fault(error) is RepairFault.CONNECTION or not isinstance(
+            error, asyncpg.PostgresError
+        ):
+            await self.sessions.drop(step.database)
 
 
 def _by_age(step: Step, row: asyncpg.Record) -> Result:
@@ -334,6 +264,6 @@ def _ended(values: list[object]) -> Result:
     """What pg_terminate_backend said: true, false, or no row when it was gone."""
     if any(value is False for value in values):
         words = "it has not ended within 5 s; it may be later"
-        return Result(state=State.FAILED, words=words, fault=Fault.ENDING)
+        return Result(state=State.FAILED, words=words, fault=RepairFault.ENDING)
     gone = all(value is None for value in values)
     return Result(state=State.DONE, words="it had ended already" if gone else "")

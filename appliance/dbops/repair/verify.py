@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import asyncpg
 
 from appliance.dbops.amcheck import Amcheck
-from appliance.dbops.faults import fault_of
+from appliance.dbops.faults import repair_fault
 from appliance.dbops.limits import MEMBERS_MAX
 from appliance.dbops.plan.databases import TAKE_MULTIXACT, TAKE_XID
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.vacuum import age_limits
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.row_counts import RowComparison
 from appliance.dbops.snapshot.snapshot import Database, Relation, Snapshot
 
 
@@ -64,13 +65,30 @@ def _members(snapshot: Snapshot, policy: Policy) -> Check:
     )
 
 
+def check_rows(found: RowComparison) -> Iterator[Check]:
+    """Each table whose rows are not those of the first count, and all together. Pure."""
+    for change in found.changes:
+        yield Check(
+            name=f"rows of {change.database}.{change.table}",
+            ok=None if change.is_loss is None else not change.is_loss,
+            words=change.words,
+        )
+    yield Check(
+        name="rows",
+        ok=None if found.is_loss is None else not found.is_loss,
+        words=f"{found.tables} tables compared, {len(found.changes)} differ",
+    )
+
+
 async def probe(sessions: MaintenanceSessions) -> AsyncIterator[Check]:
     """Take a transaction ID, then a multixact: what was refused in the stop."""
     connection = await sessions.get(None)
     try:
         xid = await connection.fetchval(TAKE_XID)
     except asyncpg.PostgresError as error:
-        yield Check(name="transaction ID", ok=False, words=f"refused: {fault_of(error)}: {error}")
+        yield Check(
+            name="transaction ID", ok=False, words=f"refused: {repair_fault(error)}: {error}"
+        )
         return
     yield Check(name="transaction ID", ok=True, words=f"{xid} was given out")
     try:
@@ -78,7 +96,7 @@ async def probe(sessions: MaintenanceSessions) -> AsyncIterator[Check]:
             await connection.execute(statement)
     except asyncpg.PostgresError as error:
         await connection.execute("ROLLBACK")
-        yield Check(name="multixact", ok=False, words=f"refused: {fault_of(error)}: {error}")
+        yield Check(name="multixact", ok=False, words=f"refused: {repair_fault(error)}: {error}")
     else:
         yield Check(name="multixact", ok=True, words="one was given out")
 

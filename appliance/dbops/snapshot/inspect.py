@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from appliance.database_failure import DatabaseFailure
+from appliance.dbops.names import name_of
 from appliance.dbops.snapshot import rows as snapshot_rows
 from appliance.dbops.snapshot.member_space import member_space
+from appliance.dbops.snapshot.missing import Missing
 from appliance.dbops.snapshot.rows import Row
 from appliance.dbops.snapshot.snapshot import (
     Database,
     MemberSpace,
-    Missing,
     Relation,
     Snapshot,
     TempNamespace,
@@ -40,6 +41,7 @@ SETTINGS = (
     "autovacuum_multixact_freeze_max_age",
     "autovacuum_naptime",
     "data_directory",
+    "synchronous_standby_names",
     "track_counts",
     "vacuum_failsafe_age",
     "vacuum_multixact_failsafe_age",
@@ -98,6 +100,7 @@ async def read_cluster(connect: Connect) -> Snapshot:
             next_mxid=head["next_mxid"],
             wal_position=head["wal_position"],
             members=await _members(session, control),
+            counted=snapshot_rows.counted_of(control),
             databases=tuple(
                 snapshot_rows.database_of(row, current=head["database"]) for row in databases
             ),
@@ -183,7 +186,7 @@ async def _look_inside(
         database,
         relations=relations,
         temp_namespaces=temp_namespaces,
-        extensions=MappingProxyType({row["name"]: row["schema"] for row in extensions}),
+        extensions=MappingProxyType({row["name"]: name_of(row["schema"]) for row in extensions}),
     )
 
 

@@ -19,6 +19,7 @@ from appliance.dbops.limits import (
     stage_of_age,
     stage_of_members,
 )
+from appliance.dbops.snapshot.missing import Missing
 
 CATALOG_OIDS_END = 12_000
 """Relations below it are system catalogs and their TOAST (`IsCatalogRelationOid`): a logical slot's
@@ -31,15 +32,6 @@ class RelationKind(StrEnum):
     TABLE = "r"
     MATERIALIZED_VIEW = "m"
     TOAST = "t"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """A part that could not be read: of one database, or (None) of the whole cluster."""
-
-    part: str
-    database: str | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +61,8 @@ class Relation:
     rows_live: int
     rows_dead: int
     last_autovacuum: datetime | None
+    nameable: bool = True
+    """Whether a statement can name it; else only autovacuum gets there, which goes by oids."""
 
     @property
     def catalog(self) -> bool:
@@ -118,8 +112,17 @@ class Database:
     mxid_age: int
     relations: tuple[Relation, ...] | None
     temp_namespaces: tuple[TempNamespace, ...] | None
+    nameable: bool = True
+    """Whether a login can name it: its name is UTF-8."""
     extensions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The schemas of `amcheck` and `pg_surgery`, where it has them."""
+
+    @property
+    def closed_because(self) -> str:
+        """Why nobody can look inside."""
+        if self.nameable:
+            return "it takes no connections"
+        return "its name is no UTF-8, with which this tool cannot connect"
 
     @property
     def xids_left(self) -> int:
@@ -215,6 +218,8 @@ class Standby:
     application: str
     client: str | None
     state: str | None
+    sync_state: str | None
+    """`sync` or `quorum` of one that commits wait for; None where it may not be seen."""
     slot: str | None
     xmin_age: int | None
 
@@ -273,6 +278,17 @@ class MemberSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCount:
+    """The ages of the oldest IDs that the server counts from, as of its newest checkpoint.
+
+    It refuses by its own count, in memory, which follows `pg_database` when a VACUUM tells it to.
+    """
+
+    xid_age: int
+    mxid_age: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A cluster at one moment, read without a transaction ID."""
 
@@ -299,6 +315,8 @@ class Snapshot:
     wal_position: int
     """Bytes of WAL ever written (or, on a standby, replayed)."""
     members: MemberSpace | None
+    counted: ServerCount | None
+    """None where the control file may not be read."""
     databases: tuple[Database, ...]
     sessions: tuple[Session, ...]
     prepared: tuple[PreparedTransaction, ...]
@@ -373,3 +391,9 @@ class Snapshot:
     def database(self, name: str) -> Database | None:
         """The database of a name."""
         return next((database for database in self.databases if database.name == name), None)
+
+    def relation(self, database: str | None, oid: int | None) -> Relation | None:
+        """The relation of an oid in the database of a name."""
+        found = None if database is None else self.database(database)
+        relations = () if found is None else found.relations or ()
+        return next((relation for relation in relations if relation.oid == oid), None)

@@ -7,7 +7,7 @@ SELECT age(relfrozenxid) AS xid_age, mxid_age(relminmxid) AS mxid_age
 -- name: database_age
 SELECT age(datfrozenxid) AS xid_age, mxid_age(datminmxid) AS mxid_age
   FROM pg_database
- WHERE datname = $1::text;
+ WHERE oid = $1::oid;
 
 -- name: progress
 -- How far a session's VACUUM is, and whether it waits for a page that somebody else has in use.
@@ -56,13 +56,12 @@ SELECT pg_terminate_backend(pid, 1000)
    AND host(client_addr) IS NOT DISTINCT FROM $2::text
    AND age(backend_xmin) >= $3::int;
 
--- name: lock_database
--- Where the lock on the whole cluster is taken: the same database for every run.
-SELECT datname::text
+-- name: lock_databases
+-- Where the lock on the whole cluster is taken: in the first that can be entered, the same for every run.
+SELECT replace(datname::text, '\', '\\')::bytea AS name
   FROM pg_database
  WHERE datallowconn AND datconnlimit <> -2
- ORDER BY datistemplate, oid
- LIMIT 1;
+ ORDER BY datistemplate, oid;
 
 -- name: take_lock
 SELECT pg_try_advisory_lock($1::bigint);
@@ -104,12 +103,27 @@ SELECT pg_terminate_backend(a.pid, 5000) AS ended
    AND a.backend_type = 'autovacuum worker';
 
 -- name: relation_of_file
--- A filenode is the relation's own or, for an index, of the table $1. NULL: of no relation that is known.
-SELECT c.oid = $1::oid AS own, c.relname::text AS name
+-- A filenode is that of table $1, of its TOAST, or of an index of one of the two. No row: of nothing known.
+SELECT coalesce(i.indrelid, c.oid)::bigint AS relation_oid,
+       CASE WHEN i.indexrelid IS NOT NULL THEN c.relname::text END AS index
   FROM pg_class AS c
   LEFT JOIN pg_index AS i ON i.indexrelid = c.oid
  WHERE pg_relation_filenode(c.oid) = $2::oid
-   AND (c.oid = $1::oid OR i.indrelid = $1::oid);
+   AND coalesce(i.indrelid, c.oid)
+       IN ($1::oid, (SELECT reltoastrelid FROM pg_class WHERE oid = $1::oid));
+
+-- name: indexes
+-- Of table $1 and of its TOAST. A REINDEX gives each a new file, if it does not pass it over.
+SELECT c.oid::bigint AS oid,
+       pg_relation_filenode(c.oid)::bigint AS file,
+       n.nspname::text AS schema,
+       c.relname::text AS name,
+       i.indisvalid AS valid
+  FROM pg_index AS i
+  JOIN pg_class AS c ON c.oid = i.indexrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE i.indrelid IN ($1::oid, (SELECT reltoastrelid FROM pg_class WHERE oid = $1::oid))
+ ORDER BY n.nspname, c.relname;
 
 -- name: index_leftovers
 -- What a REINDEX CONCURRENTLY that was broken off has left of table $1: an index half built, or one that

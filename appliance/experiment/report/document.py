@@ -10,7 +10,7 @@ from appliance.experiment.findings import Analysis, ArmResult
 from appliance.experiment.report.subject import Subject
 from appliance.experiment.report.words import Answer, did_it_help, how_sure, what_it_costs
 
-FORMAT = 1
+FORMAT = 2
 
 
 def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def report_document(subject: Subject, analysis: Analysis) -> dict[str, Any]:
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     """What of a document is read again; its answers follow from it."""
 
-    format: Literal[1]
+    format: Literal[2]
     subject: Subject
     analysis: Analysis
 
@@ -50,6 +50,8 @@ def read_report(document: str) -> tuple[Subject, Analysis] | None:
 def report_text(subject: Subject, analysis: Analysis) -> str:
     """The first screen for a terminal."""
     lines = [f"{subject.name} ({subject.state}): {subject.hypothesis}", *subject.notes]
+    if analysis.crossed:
+        lines.append(f"Users in two arms: {analysis.crossed:,}, left out of every figure.")
     for result in analysis.results:
         lines += ["", f"{result.arm} beside {analysis.arms[0]}"]
         for question, answer in _answers(result, analysis, subject).items():
@@ -60,7 +62,7 @@ def report_text(subject: Subject, analysis: Analysis) -> str:
 
 def _answers(result: ArmResult, analysis: Analysis, subject: Subject) -> dict[str, Answer]:
     return {
-        "did_it_help": did_it_help(result, analysis),
+        "did_it_help": did_it_help(result, analysis, subject),
         "how_sure_are_we": how_sure(result, analysis),
-        "what_does_it_cost": what_it_costs(result, subject),
+        "what_does_it_cost": what_it_costs(result, analysis, subject),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.experiment.analysis import USERS_MIN
+from appliance.experiment.comparing import USERS_MIN
 from appliance.experiment.findings import Analysis, Finding
 from appliance.experiment.report.markup import Markup, tag
 from appliance.experiment.report.numbers import amount, hours, per_cent
@@ -46,12 +46,17 @@ def _told(subject: Subject, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "Users in two arms",
         f"{analysis.crossed:,}, left out of every figure." if analysis.crossed else "none",
     )
+    yield (
+        "What is counted",
+        "Engagement: all that users do, in any chat, from their first prompt that differs on. Quality, "
+        "speed and cost: replies in chats of the experiment, by the version of the arm, from then on.",
+    )
     if analysis.warm_up_minutes:
         yield "Warm-up", _warm_up(analysis)
     yield "Intervals", _intervals(analysis)
     for item in (item for result in analysis.results for item in result.findings if item.decides):
         if item.users_needed is not None:
-            yield f"{item.metric.title}, {item.arm}", _users_needed(item, analysis)
+            yield f"{item.metric.title}, {item.arm}", _users_needed(item, analysis, subject)
     kept = [
         f"{item.metric.title} {per_cent(1 - item.variance_kept)}"
         for result in analysis.results[:1]
@@ -79,19 +84,24 @@ def _warm_up(analysis: Analysis) -> str:
         for arm, ratio in zip(analysis.arms, analysis.warm_up_hit_ratio, strict=False)
     )
     return (
-        f"Metrics of the cache leave out the first {analysis.warm_up_minutes} minutes of all arms, when "
-        f"nothing of a new version is cached. Found in the cache then: {found or 'not measured'}."
+        f"Metrics of the cache leave out each arm's first {analysis.warm_up_minutes} minutes with users, "
+        f"when nothing of a new version is cached. Found in the cache then: {found or 'not measured'}."
     )
 
 
-def _users_needed(item: Finding, analysis: Analysis) -> str:
+def _users_needed(item: Finding, analysis: Analysis, subject: Subject) -> str:
     """How long until the smallest change worth finding would be found."""
     assert item.users_needed is not None
     effect, left = per_cent(analysis.plan.minimum_effect), item.users_needed - analysis.users
     told = f"{item.users_needed:,} users find a change of {effect} in four of five experiments"
     if left <= 0:
         return f"{told}: they are there."
-    if not analysis.users or analysis.hours <= 0:
+    is_over = subject.stopped_at is not None or any(
+        arm.paused_at is not None
+        for arm in subject.arms
+        if arm.name in (item.arm, analysis.arms[0])
+    )
+    if is_over or not analysis.users or analysis.hours <= 0:
         return f"{told}."
     return f"{told}: {hours(left / analysis.users * analysis.hours)} more, as users come now."
 
@@ -108,5 +118,5 @@ def _intervals(analysis: Analysis) -> str:
     return (
         f"They {how}. {sure} for all metrics that decide together; of the other metrics that are told as "
         f"changed, at most {per_cent(analysis.plan.alpha)} are false on average. Arms below "
-        f"{USERS_MIN} users are not judged."
+        f"{USERS_MIN} users are not judged. Guardrails go by {sure} at every look."
     )

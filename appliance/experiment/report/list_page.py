@@ -8,10 +8,13 @@ from appliance.experiment.findings import Analysis, ArmResult, Finding
 from appliance.experiment.report.frame import framed
 from appliance.experiment.report.markup import Markup, tag
 from appliance.experiment.report.numbers import hours
-from appliance.experiment.report.page import guard_tone, moment
+from appliance.experiment.report.page import answer_tone, guard_tone, moment
+from appliance.experiment.report.sentences import guard_word, guarded
 from appliance.experiment.report.subject import Subject
-from appliance.experiment.report.words import did_it_help, guard_word, moved
+from appliance.experiment.report.words import Answer, did_it_help, what_it_costs
 from appliance.experiment.stats.guardrail import Guard
+
+_URGENT = (Guard.BREACHED, Guard.HARMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +49,30 @@ def list_page(experiments: tuple[Listed, ...]) -> str:
     )
 
 
-def _urgency(item: Finding) -> int:
-    """Where it stands among guardrails: what somebody should look at comes first."""
-    order = (Guard.BREACHED, Guard.HARMED, Guard.OPEN, None, Guard.SAFE)
-    return order.index(item.guard)
+def _guardrails(result: ArmResult) -> list[Markup]:
+    """Those that somebody should look at, each with its figures; the others by how they stand."""
+    items = [item for item in result.findings if item.metric.guardrail is not None]
+    if not items:
+        return [tag("p", "No guardrails.")]
+    urgent = [item for guard in _URGENT for item in items if item.guard is guard]
+    calm: dict[str, list[str]] = {}
+    for item in items:
+        if item.guard is None:
+            calm.setdefault(item.lacks or "too few users", []).append(item.metric.title)
+        elif item.guard not in _URGENT:
+            calm.setdefault(guard_word(item.guard), []).append(item.metric.title)
+    chips = [tag("li", _stands(item), class_=guard_tone(item.guard) or None) for item in urgent]
+    told = [f"{how[:1].upper()}{how[1:]}: {'; '.join(titles)}." for how, titles in calm.items()]
+    shown = [tag("ul", *chips, class_="guards")] if chips else []
+    if told:
+        which = "Other guardrails" if chips else "Guardrails"
+        shown.append(tag("p", f"{which}. {' '.join(told)}", class_="soft small"))
+    return shown
 
 
 def _stands(item: Finding) -> str:
-    """A guardrail in a few words; with its figures where somebody should look."""
-    if item.guard is None:
-        return f"{item.metric.title}: {item.lacks or 'too few users'}"
-    told = f"{item.metric.title}: {guard_word(item.guard)}"
-    return told if item.guard in (Guard.SAFE, Guard.OPEN) else f"{told}, {moved(item)}"
+    assert item.guard is not None
+    return f"{item.metric.title}: {guard_word(item.guard)}, {guarded(item)}"
 
 
 def _item(one: Listed) -> Markup:
@@ -90,26 +105,24 @@ def _when(one: Listed) -> str:
 
 def _results(analysis: Analysis, subject: Subject) -> list[Markup]:
     paused = {arm.name for arm in subject.arms if arm.paused_at is not None}
-    return [part for result in analysis.results for part in _result(result, analysis, paused)]
+    found = []
+    for result in analysis.results:
+        helped, costs = (
+            did_it_help(result, analysis, subject),
+            what_it_costs(result, analysis, subject),
+        )
+        line = tag(
+            "p",
+            f"{result.arm}{' (paused)' if result.arm in paused else ''}: ",
+            _word(helped),
+            f". {helped.told[0]} " if helped.told else ". ",
+            "Cost: ",
+            _word(costs),
+            ".",
+        )
+        found += [line, *_guardrails(result)]
+    return found
 
 
-def _result(result: ArmResult, analysis: Analysis, paused: set[str]) -> list[Markup]:
-    answer = did_it_help(result, analysis)
-    tone = {True: "good", False: "bad", None: ""}[answer.is_good]
-    line = tag(
-        "p",
-        f"{result.arm}{' (paused)' if result.arm in paused else ''}: ",
-        tag("span", answer.short, class_=f"word {tone}".strip()),
-        f". {answer.told[0]}" if answer.told else ".",
-    )
-    guards = [
-        tag(
-            "li",
-            _stands(item),
-            class_=guard_tone(item.guard) or None,
-        )
-        for item in sorted(
-            (one for one in result.findings if one.metric.guardrail is not None), key=_urgency
-        )
-    ]
-    return [line, tag("ul", *guards, class_="guards") if guards else tag("p", "No guardrails.")]
+def _word(answer: Answer) -> Markup:
+    return tag("span", answer.short, class_=f"word {answer_tone(answer)}".strip())

@@ -18,9 +18,14 @@ def change(value: float) -> str:
     return f"{_signed(value * 100, 2)}{_PER_CENT}"
 
 
-def span(low: float, high: float) -> str:
-    """An interval of relative changes: +1.2 to +7.0 %."""
-    return f"{_signed(low * 100, 2)} to {change(high)}"
+def span(low: float, high: float, between: str = " to ") -> str:
+    """An interval of relative changes: +1.2 to +7.0 %. Ends that differ are told with a digit more where
+    they would read alike: -20.3 to -19.7 %."""
+    for digits in (2, 3):
+        first, last = (_signed(end * 100, digits) for end in (low, high))
+        if first != last:
+            break
+    return f"{first}{between}{last}{_PER_CENT}"
 
 
 def per_cent(value: float) -> str:

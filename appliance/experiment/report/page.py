@@ -14,17 +14,15 @@ from appliance.experiment.report.frame import framed
 from appliance.experiment.report.interval_plot import axis, axis_end, interval_plot
 from appliance.experiment.report.markup import Markup, tag, together
 from appliance.experiment.report.numbers import amount, per_cent, unit_beside
-from appliance.experiment.report.subject import Subject
-from appliance.experiment.report.words import (
-    Answer,
-    did_it_help,
+from appliance.experiment.report.sentences import (
+    changed,
     guard_limit,
     guard_word,
-    how_sure,
-    moved,
+    guarded,
     reading_word,
-    what_it_costs,
 )
+from appliance.experiment.report.subject import Subject
+from appliance.experiment.report.words import Answer, did_it_help, how_sure, what_it_costs
 from appliance.experiment.stats.guardrail import Guard
 
 GROUPS = {
@@ -33,7 +31,6 @@ GROUPS = {
     Group.SPEED: "Speed",
     Group.COST: "Cost and cache",
 }
-_TONES = {True: "good", False: "bad", None: ""}
 _GUARD_TONES = {Guard.SAFE: "good", Guard.BREACHED: "bad", Guard.HARMED: "bad", Guard.OPEN: ""}
 
 
@@ -75,14 +72,15 @@ def _first_screen(
     result: ArmResult, analysis: Analysis, subject: Subject, *, named: bool
 ) -> Markup:
     answers = (
-        _answer("Did it help?", did_it_help(result, analysis)),
+        _answer("Did it help?", did_it_help(result, analysis, subject)),
         _answer("How sure are we?", how_sure(result, analysis), _first_plot(result)),
-        _answer("What does it cost?", what_it_costs(result, subject)),
+        _answer("What does it cost?", what_it_costs(result, analysis, subject)),
     )
     return tag(
         "section",
         tag("h2", result.arm, class_="arm-name") if named else None,
         tag("div", *answers, class_="answers"),
+        class_="first-screen",
     )
 
 
@@ -104,7 +102,7 @@ def _answer(question: str, answer: Answer, plot: Markup | None = None) -> Markup
         tag("p", answer.short, class_="short"),
         plot,
         *(tag("p", sentence) for sentence in answer.told),
-        class_=f"answer {_TONES[answer.is_good]}".strip(),
+        class_=f"answer {answer_tone(answer)}".strip(),
     )
 
 
@@ -132,6 +130,11 @@ def _metrics(result: ArmResult, analysis: Analysis, *, named: bool) -> Markup:
     return tag(
         "section",
         tag("h2", f"Every metric: {result.arm}" if named else "Every metric"),
+        tag(
+            "p",
+            "A bar is where the true change may lie; a dashed line, the harm that a guardrail allows.",
+            class_="soft small",
+        ),
         tag("table", tag("thead", head), tag("tbody", *rows)),
     )
 
@@ -153,7 +156,7 @@ def _row(item: Finding, end: float, control: str) -> Markup:
         tag("td", title, class_="title"),
         _number(control, None if item.control is None else amount(item.control, unit)),
         _number(item.arm, None if item.value is None else amount(item.value, unit)),
-        _number("change", None if item.absolute is None else moved(item).partition(" (")[0]),
+        _number("change", None if item.effect is None else changed(item.effect, unit)),
         tag("td", plot, class_="wide"),
         tag("td", tag("span", reading_word(item), class_=f"word {tone}".strip()), class_="small"),
     )
@@ -164,18 +167,18 @@ def _number(label: str, value: str | None) -> Markup:
 
 
 def _guardrails(result: ArmResult, *, named: bool) -> Markup | None:
-    guarded = [item for item in result.findings if item.metric.guardrail is not None]
-    if not guarded:
+    items = [item for item in result.findings if item.metric.guardrail is not None]
+    if not items:
         return None
     rows = [
         tag(
             "tr",
             tag("td", item.metric.title, class_="title"),
             _number("allows", guard_limit(item)),
-            _number("change", moved(item) if item.absolute else None),
+            _number("change", guarded(item) if item.guarded else None),
             tag("td", guard_tag(item), class_="small"),
         )
-        for item in guarded
+        for item in items
     ]
     head = tag(
         "tr",
@@ -196,6 +199,11 @@ def guard_tag(item: Finding) -> Markup:
     if item.guard is None:
         return tag("span", item.lacks or "too early", class_="word")
     return tag("span", guard_word(item.guard), class_=f"word {_GUARD_TONES[item.guard]}".strip())
+
+
+def answer_tone(answer: Answer) -> str:
+    """The class of an answer's colour."""
+    return {True: "good", False: "bad", None: ""}[answer.is_good]
 
 
 def guard_tone(guard: Guard | None) -> str:

@@ -1,12 +1,30 @@
-"""An analysis in sentences: did it help, how sure are we, what does it cost. Computes nothing."""
+"""An analysis in sentences: did it help, how sure are we, what does it cost. Computes nothing.
+
+Owns that the three answers, and the numbers beside them, say one thing.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.experiment.findings import Analysis, ArmResult, Finding, Reading, Verdict
-from appliance.experiment.metric import Direction, Group
-from appliance.experiment.report.numbers import change, hours, per_cent, signed_amount, span
+from appliance.experiment.comparing import USERS_MIN
+from appliance.experiment.findings import (
+    DECISIVE,
+    Analysis,
+    ArmResult,
+    Finding,
+    Reading,
+    Verdict,
+)
+from appliance.experiment.metric import Group
+from appliance.experiment.report.numbers import hours, per_cent
+from appliance.experiment.report.sentences import (
+    breach,
+    detectable,
+    harm,
+    interval,
+    sentence,
+)
 from appliance.experiment.report.subject import Subject
 from appliance.experiment.stats.guardrail import Guard
 from appliance.experiment.stats.looks import Looks
@@ -15,6 +33,8 @@ TOLD_MAX = 2
 """Sentences of one kind in an answer; the tables have them all."""
 
 VERY_SURE = 0.001
+
+UNJUDGED = (Reading.TOO_EARLY, Reading.NO_DATA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +46,20 @@ class Answer:
     is_good: bool | None = None
 
 
-def did_it_help(result: ArmResult, analysis: Analysis) -> Answer:
-    """The verdict and the metrics that decide."""
-    deciding = [finding for finding in result.findings if finding.decides]
-    told = [sentence(finding) for finding in deciding if finding not in result.breached]
-    told = [*map(_breach, result.breached[:TOLD_MAX]), *told]
-    left = len(result.breached) - TOLD_MAX
-    if left > 0:
-        told.append(f"{left} more guardrails breached.")
-    if not deciding:
-        told.append("No metric that decides was measured.")
+def did_it_help(result: ArmResult, analysis: Analysis, subject: Subject) -> Answer:
+    """The verdict, the guardrails that are worse, and the metrics that decide."""
+    told = [
+        *_some(
+            [breach(one) for one in result.breached],
+            "guardrail is breached",
+            "guardrails are breached",
+        ),
+        *(sentence(one) for one in result.deciding if one not in result.breached),
+        *_some(
+            [harm(one) for one in _harmed(result)], "guardrail is worse", "guardrails are worse"
+        ),
+    ]
+    ends = _end_of(result, subject)
     match result.verdict:
         case Verdict.VOID:
             return Answer(
@@ -43,149 +67,187 @@ def did_it_help(result: ArmResult, analysis: Analysis) -> Answer:
                 told=(
                     "Users did not come to the arms in the planned shares, so who is missing is not "
                     "random and no comparison below can be trusted.",
+                    *_some(
+                        [breach(one) for one in result.breached],
+                        "guardrail is breached",
+                        "guardrails are breached",
+                    ),
                 ),
                 is_good=False,
             )
         case Verdict.HARMS:
-            return Answer(short="No, it harms", told=tuple(told), is_good=False)
+            gains = any(one.reading is Reading.BETTER for one in result.deciding)
+            short = "Yes, but it harms" if gains else "No, it harms"
+            return Answer(short=short, told=tuple(told), is_good=False)
         case Verdict.HELPS:
-            return Answer(short="Yes", told=tuple(told), is_good=True)
+            return Answer(short="Yes", told=(*told, *_unknown(result)), is_good=True)
         case Verdict.MIXED:
             return Answer(short="Better and worse", told=tuple(told))
+        case Verdict.CHANGED:
+            return Answer(short="It changed, for better or worse", told=tuple(told))
         case Verdict.NO_DIFFERENCE:
-            return Answer(short="No difference seen", told=(*told, *_detectable(deciding)))
+            return Answer(short="No difference seen", told=(*told, *_detectable(result)))
         case Verdict.UNCLEAR:
-            return Answer(short="Not known yet", told=(*told, *_detectable(deciding)))
+            short = "Not known yet" if ends is None else "Not known"
+            return Answer(short=short, told=(*told, *_given(ends), *_detectable(result)))
         case Verdict.TOO_EARLY:
-            waiting = _waiting(analysis) if deciding else []
-            return Answer(short="Too early to say", told=(*told, *waiting))
+            return Answer(
+                short=_too_early(result, ends),
+                told=(*told, *_waiting(result, analysis, ends)),
+            )
 
 
 def how_sure(result: ArmResult, analysis: Analysis) -> Answer:
-    """The interval of the first metric that decides, the users behind it, and the split."""
+    """The interval that the verdict rests on, the users behind it, and the split."""
     ratio = analysis.sample_ratio
-    told = [
-        f"{analysis.users:,} users, {hours(analysis.hours)} of {hours(analysis.plan.hours)} planned."
-    ]
-    if ratio.alarms:
-        told.append(f"The split is wrong: p = {ratio.p_value:.1g} for {_split(analysis)}.")
-        return Answer(short="Not at all", told=tuple(told), is_good=False)
+    behind = (
+        f"{result.users:,} users, {hours(result.hours)} of {hours(analysis.plan.hours)} planned."
+    )
+    if result.verdict is Verdict.VOID:
+        split = f"The split is wrong: p = {ratio.p_value:.1g} for {_split(analysis)}."
+        return Answer(short="Not at all", told=(behind, split), is_good=False)
     first = result.rests_on
-    if first is None or first.p_value is None or first.level is None:
-        return Answer(short="Nothing to judge yet", told=tuple(told))
-    told.insert(0, _coverage(first, analysis))
-    if first.reading is Reading.TOO_EARLY:
-        short = "Not sure yet"
-    elif first.reading is Reading.UNCLEAR:
-        short = "Not sure"
-    else:
-        short = "Very sure" if first.p_value < VERY_SURE else "Sure"
-    return Answer(short=short, told=tuple(told))
+    if first is None or first.p_value is None:
+        return Answer(short="Nothing to judge yet", told=(behind,))
+    if first.effect is not None and first.reading is Reading.TOO_EARLY:
+        between = interval(first.effect, first.metric.unit, " and ")
+        so_far = f"{first.metric.title}: between {between} so far."
+        return Answer(short="Not sure yet", told=(so_far, behind))
+    told = (_coverage(first), behind)
+    if result.verdict in DECISIVE:
+        return Answer(short="Very sure" if first.p_value < VERY_SURE else "Sure", told=told)
+    if result.verdict is Verdict.NO_DIFFERENCE and _is_small(first, analysis.plan.minimum_effect):
+        effect = per_cent(analysis.plan.minimum_effect)
+        return Answer(short=f"Sure that it is below {effect}", told=told)
+    return Answer(short="Not sure", told=told)
 
 
-def what_it_costs(result: ArmResult, subject: Subject) -> Answer:
-    """Changes of speed and cost, the sure ones first, and what shipping would cost the cache."""
-    costs = [item for item in result.findings if item.metric.group in (Group.COST, Group.SPEED)]
-    sure = [item for item in costs if item.reading in (Reading.WORSE, Reading.BETTER)]
-    worse = [item for item in sure if item.reading is Reading.WORSE]
-    unsure = [item for item in costs if item not in sure]
-    better = [item for item in sure if item not in worse]
-    told = _some([sentence(item) for item in (*worse, *better, *unsure)])
+def what_it_costs(result: ArmResult, analysis: Analysis, subject: Subject) -> Answer:
+    """Changes of cost and speed, the sure ones first; of whom; and what shipping would cost the cache."""
+    items = [item for item in result.findings if item.metric.group in (Group.COST, Group.SPEED)]
+    worse = [item for item in items if item.reading is Reading.WORSE]
+    better = [item for item in items if item.reading is Reading.BETTER]
+    unsure = [item for item in items if item not in worse and item not in better]
+    told = _some([sentence(item) for item in (*worse, *better, *unsure)], "below", "below")
+    if items:
+        told.append(_of_whom(analysis))
     shipping = subject.shipping_of(result.arm)
     if shipping is not None:
         told.append(shipping)
-    if not costs:
+    if result.verdict is Verdict.VOID:
+        return Answer(short="It cannot be said", told=tuple(told[-1:] if shipping else ()))
+    if not items:
         return Answer(short="Not measured", told=("No metric of speed or cost is declared.", *told))
-    if worse:
-        return Answer(short="More", told=tuple(told), is_good=False)
-    if sure:
-        return Answer(short="Less", told=tuple(told), is_good=True)
-    if all(item.reading in (Reading.TOO_EARLY, Reading.NO_DATA) for item in costs):
-        return Answer(short="Too early to say", told=tuple(told))
+    if worse or better:
+        ways = (
+            _way(worse, better, Group.COST, "more", "less"),
+            _way(worse, better, Group.SPEED, "slower", "faster"),
+        )
+        short = ", ".join(way for way in ways if way is not None).capitalize()
+        is_good = None if worse and better else bool(better)
+        return Answer(short=short, told=tuple(told), is_good=is_good)
+    if all(item.reading in UNJUDGED for item in items):
+        is_early = any(item.reading is Reading.TOO_EARLY for item in items)
+        return Answer(short="Too early to say" if is_early else "Not measured", told=tuple(told))
     return Answer(short="No change seen", told=tuple(told))
 
 
-def sentence(finding: Finding) -> str:
-    """One finding: the metric, its change, and what may be said of it."""
-    title = finding.metric.title
-    if finding.reading is Reading.NO_DATA:
-        return f"{title}: {finding.lacks}."
-    if finding.reading is Reading.UNCLEAR:
-        return f"{title}: no change seen ({_ends(finding)})."
-    if finding.reading is Reading.TOO_EARLY:
-        return f"{title}: {moved(finding)} so far."
-    better = {Reading.BETTER: ", better", Reading.WORSE: ", worse"}.get(finding.reading, "")
-    return f"{title}: {moved(finding)}{better}."
+def _way(
+    worse: list[Finding], better: list[Finding], group: Group, bad: str, good: str
+) -> str | None:
+    """How a group moved, in a word or two."""
+    ways = [
+        word
+        for word, items in ((bad, worse), (good, better))
+        if any(item.metric.group is group for item in items)
+    ]
+    return " and ".join(ways) or None
 
 
-def moved(finding: Finding) -> str:
-    """A change with its interval."""
-    if finding.relative is not None:
-        return f"{change(finding.relative.change)} ({_ends(finding)})"
-    if finding.absolute is not None:
-        return f"{signed_amount(finding.absolute.change, finding.metric.unit)} ({_ends(finding)})"
-    return finding.lacks or "not measured"
+def _of_whom(analysis: Analysis) -> str:
+    told = "Of replies in chats of the experiment, from each user's first prompt that differs on"
+    if analysis.warm_up_minutes:
+        told += f"; those of the cache without an arm's first {analysis.warm_up_minutes} minutes"
+    return f"{told}."
 
 
-def reading_word(finding: Finding) -> str:
-    """The reading in a word or two, for a table."""
-    if finding.reading is Reading.NO_DATA:
-        return finding.lacks or "no data"
-    return {
-        Reading.BETTER: "better",
-        Reading.WORSE: "worse",
-        Reading.CHANGED: "changed",
-        Reading.UNCLEAR: "no change seen",
-        Reading.TOO_EARLY: "too early",
-    }[finding.reading]
+def _harmed(result: ArmResult) -> list[Finding]:
+    """Guardrails that are worse by less than is put up with, and are not told as deciding metrics."""
+    return [
+        item
+        for item in result.findings
+        if item.guard is Guard.HARMED and not (item.decides and item.reading is Reading.WORSE)
+    ]
 
 
-def guard_word(guard: Guard) -> str:
-    """How a guardrail stands."""
-    return {
-        Guard.SAFE: "safe",
-        Guard.OPEN: "not known yet",
-        Guard.HARMED: "worse, within reason so far",
-        Guard.BREACHED: "breached",
-    }[guard]
+def _unknown(result: ArmResult) -> list[str]:
+    """Guardrails of which nothing is known yet."""
+    titles = [
+        item.metric.title
+        for item in result.findings
+        if item.metric.guardrail is not None and item.guard in (None, Guard.OPEN)
+    ]
+    if not titles:
+        return []
+    return [
+        f"Not known of {'a guardrail' if len(titles) == 1 else f'{len(titles)} guardrails'} yet."
+    ]
 
 
-def guard_limit(finding: Finding) -> str:
-    """The harm that a guardrail puts up with."""
-    margin = finding.metric.guardrail
-    assert margin is not None
-    way = "rise" if finding.metric.direction is Direction.DOWN else "fall"
-    return f"a {way} of up to {per_cent(margin)}"
-
-
-def _ends(finding: Finding, between: str = " to ") -> str:
-    if finding.relative is not None:
-        return span(finding.relative.low, finding.relative.high).replace(" to ", between)
-    effect = finding.absolute
-    assert effect is not None
-    unit = finding.metric.unit
-    return f"{signed_amount(effect.low, unit)}{between}{signed_amount(effect.high, unit)}"
-
-
-def _breach(finding: Finding) -> str:
-    return f"{finding.metric.title}: {moved(finding)}; {guard_limit(finding)} is allowed."
-
-
-def _some(sentences: list[str]) -> list[str]:
+def _some(sentences: list[str], one: str, more: str) -> list[str]:
     """The first few, and how many more there are."""
     left = len(sentences) - TOLD_MAX
-    return sentences if left <= 0 else [*sentences[:TOLD_MAX], f"{left} more below."]
+    told = f"{left} more {one if left == 1 else more}."
+    return sentences if left <= 0 else [*sentences[:TOLD_MAX], told]
 
 
-def _coverage(finding: Finding, analysis: Analysis) -> str:
+def _given(sentence: str | None) -> list[str]:
+    return [] if sentence is None else [sentence]
+
+
+def _end_of(result: ArmResult, subject: Subject) -> str | None:
+    """Why nothing more will be known of an arm; None while users come."""
+    control = subject.arms[0].name
+    for arm in subject.arms:
+        if arm.paused_at is not None and arm.name in (result.arm, control):
+            return f"Arm {arm.name} is paused: no more users are compared."
+    return None if subject.stopped_at is None else "It has ended: no more users come."
+
+
+def _too_early(result: ArmResult, ends: str | None) -> str:
+    if not any(item.reading is Reading.TOO_EARLY for item in result.deciding):
+        return "Nothing to judge by" if ends is not None else "Nothing to judge by yet"
+    return "Too early to say" if ends is None else "It cannot be said"
+
+
+def _waiting(result: ArmResult, analysis: Analysis, ends: str | None) -> list[str]:
+    """What an answer waits for."""
+    told = [] if result.deciding else ["No metric that decides was measured."]
+    if analysis.users == 0:
+        told.append("Nobody has been exposed yet.")
+    elif ends is not None:
+        told.append(ends)
+    elif any(item.reading is Reading.TOO_EARLY for item in result.deciding):
+        told.append(
+            f"This experiment is judged once, after {hours(analysis.plan.hours)}."
+            if analysis.plan.looks is Looks.PLANNED and result.hours < analysis.plan.hours
+            else f"Below {USERS_MIN} users an arm no interval is to be trusted."
+        )
+    return told
+
+
+def _is_small(item: Finding, minimum: float) -> bool:
+    """Whether the whole interval is nearer to nothing than the smallest change worth finding."""
+    effect = item.relative
+    return effect is not None and -minimum < effect.low and effect.high < minimum
+
+
+def _coverage(finding: Finding) -> str:
     assert finding.level is not None
+    assert finding.effect is not None
+    how = "at this planned look" if finding.looks is Looks.PLANNED else "however often one looks"
+    between = interval(finding.effect, finding.metric.unit, " and ")
     sure = per_cent(1 - finding.level)
-    how = (
-        "at this planned look"
-        if analysis.plan.looks is Looks.PLANNED and analysis.hours >= analysis.plan.hours
-        else "however often one looks"
-    )
-    between = _ends(finding, " and ")
     return f"{finding.metric.title}: the true change lies between {between}; {sure} sure, {how}."
 
 
@@ -193,17 +255,9 @@ def _split(analysis: Analysis) -> str:
     return " to ".join(f"{count:,}" for count in analysis.counts)
 
 
-def _detectable(deciding: list[Finding]) -> list[str]:
+def _detectable(result: ArmResult) -> list[str]:
     return [
-        f"{item.metric.title}: a change of {per_cent(item.detectable)} would probably have shown by now."
-        for item in deciding
-        if item.detectable is not None and item.detectable < 1
+        f"{item.metric.title}: a change of {told} would probably have shown by now."
+        for item in result.deciding
+        if (told := detectable(item)) is not None
     ]
-
-
-def _waiting(analysis: Analysis) -> list[str]:
-    if analysis.users == 0:
-        return ["Nobody has been exposed yet."]
-    if analysis.plan.looks is Looks.PLANNED and analysis.hours < analysis.plan.hours:
-        return [f"This experiment is judged once, after {hours(analysis.plan.hours)}."]
-    return ["There are too few users for an interval to be trusted."]

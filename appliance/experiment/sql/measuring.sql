@@ -1,15 +1,25 @@
 -- name: settings
--- A report reads everything once: a hash of the people beside a scan of the messages. What is known of the number
--- of people before they are counted would mislead it to look up each.
-SELECT set_config('statement_timeout', '600s', true), set_config('plan_cache_mode', 'auto', true),
-       set_config('enable_nestloop', 'off', true), set_config('jit', 'off', true),
-       set_config('work_mem', '256MB', true), set_config('max_parallel_workers_per_gather', '2', true),
+-- A report reads everything once: hashes of the people and their chats beside a scan of the messages, shared by some
+-- processes. What is known of the numbers before they are counted would mislead it to look up each, or to sort all.
+-- Tells the time that all of the transaction is of.
+SELECT now(), set_config('plan_cache_mode', 'auto', true), set_config('jit', 'off', true),
+       set_config('enable_nestloop', 'off', true), set_config('enable_mergejoin', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('join_collapse_limit', '1', true),
+       set_config('from_collapse_limit', '1', true), set_config('work_mem', '256MB', true),
+       set_config('max_parallel_workers_per_gather', '2', true), set_config('parallel_setup_cost', '0', true),
        set_config('idle_in_transaction_session_timeout', '60s', true);
 
+-- name: only_read
+SET TRANSACTION READ ONLY;
+
+-- name: look_at
+-- What follows in this transaction is of this time.
+SELECT set_config('appliance.looked_at', $1::timestamptz::text, true);
+
 -- name: people
-SELECT p.person, p.arm, extract(epoch FROM p.exposed_at - s.begins)::float8 AS exposed_s
-FROM appliance.experiment_span($1::text) AS s
-JOIN appliance.experiment_people($1::text) AS p ON true;
+SELECT p.person, p.arm,
+       date_part('epoch', p.exposed_at - (SELECT begins FROM appliance.experiment_span($1::text))) AS exposed_s
+FROM appliance.experiment_people($1::text) AS p;
 
 -- name: span
 SELECT begins, ends FROM appliance.experiment_span($1::text);

@@ -43,11 +43,11 @@ class Contrast:
         )
 
 
-def absolute(control: Estimate, treatment: Estimate) -> Contrast:
-    """Treatment less control, in the metric's unit."""
+def absolute(control: Estimate, treatment: Estimate, *, times: float = 1.0) -> Contrast:
+    """Treatment less control, or less some times the control, in the metric's unit."""
     return _contrast(
-        treatment.value - control.value,
-        (control.variance, control.count),
+        treatment.value - times * control.value,
+        (times**2 * control.variance, control.count),
         (treatment.variance, treatment.count),
     )
 

@@ -29,8 +29,22 @@ def guard(low: float, high: float, margin: float, *, up_is_better: bool) -> Guar
     """
     assert margin >= 0
     least_harm, most_harm = (-high, -low) if up_is_better else (low, high)
-    if least_harm > margin:
+    return _stands(least_harm, least_harm - margin, most_harm - margin)
+
+
+def guard_differences(
+    difference: tuple[float, float], beyond: tuple[float, float], *, up_is_better: bool
+) -> Guard:
+    """The same where a change is no share of the control's value: from the intervals of the difference,
+    and of what of it is beyond the harm that is put up with."""
+    if up_is_better:
+        difference, beyond = (-difference[1], -difference[0]), (-beyond[1], -beyond[0])
+    return _stands(difference[0], *beyond)
+
+
+def _stands(least_harm: float, least_beyond: float, most_beyond: float) -> Guard:
+    if least_beyond > 0:
         return Guard.BREACHED
-    if most_harm <= margin:
+    if most_beyond <= 0:
         return Guard.SAFE
     return Guard.HARMED if least_harm > 0 else Guard.OPEN

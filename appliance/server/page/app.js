@@ -1,6 +1,6 @@
 // The chat page: wires its parts together, and shows what the conversation that is shown has changed.
 
-import { ApiError, call } from "/page/api.js";
+import { ApiError, call, hasKey } from "/page/api.js";
 import { Cast } from "/page/cast.js";
 import { Composer } from "/page/composer.js";
 import { Conversations } from "/page/conversations.js";
@@ -17,7 +17,7 @@ import { Turns } from "/page/turns.js";
 const element = (id) => document.getElementById(id);
 
 const conversations = new Conversations();
-const readiness = new Readiness();
+const readiness = new Readiness({ onReady: () => goOn() });
 // What failed may be the engine: that is said now, not at the next poll.
 const failures = new Failures({ onKey: () => start(), onFailure: () => readiness.poll() });
 const guarded = (action) => failures.guarded(action);
@@ -35,24 +35,26 @@ const transcript = new Transcript({
   onSuggest: (text) => turns.send(text),
   onItemise: (message) => explanations.itemise(message),
   onChoose: () => cast.openPicker(),
-  nameOf: (id) => cast.nameOf(id),
+  speakerOf: (reply) => speakerOf(reply),
 });
 const explanations = new Explanations({ conversations, transcript, guarded });
-const turns = new Turns({ conversations, transcript, composer, failures, announce, onEnd: () => show() });
+const turns = new Turns({ conversations, transcript, composer, failures, announce, onEnd: () => endTurn() });
 const sidebar = new Sidebar({
   onOpen: (id) => open(id),
   onNew: () => startNew(),
   onCharacters: () => cast.openPicker(),
   onDelete: (conversation) => remove(conversation),
   onRename: (conversation, title) => rename(conversation, title),
+  onSearch: (text) => search(text),
+  onOlder: () => listOlder(),
 });
 const scenePanel = new ScenePanel({ onSave: (changes) => saveScene(changes) });
 
 // ---- what is shown ----
 
 function show() {
-  const { list, current, tree } = conversations;
-  sidebar.show(list.map((item) => ({ ...item, shown: cast.titleOf(item) })), current?.id ?? null);
+  const { current, tree } = conversations;
+  showList();
   const title = cast.titleOf(current);
   element("title").textContent = title;
   document.title = current ? `${title} – Chat` : "Chat";
@@ -64,9 +66,22 @@ function show() {
   explanations.showContext();
 }
 
+function showList() {
+  const { list, current, asked, isComplete, next } = conversations;
+  const titled = list.map((item) => ({ ...item, shown: cast.titleOf(item) }));
+  sidebar.show(titled, current?.id ?? null, { asked, isComplete, hasOlder: next !== null });
+}
+
 /** Who answers here: the conversation's character, or the default one. */
 function speaker() {
   return cast.get(conversations.current?.character);
+}
+
+/** Who says a reply, where several are here: a greeting is the character's whose conversation it is. */
+function speakerOf(reply) {
+  const { members, character } = conversations.current ?? {};
+  const id = reply.speaker ?? (members?.length ? character : null);
+  return id && cast.nameOf(id);
 }
 
 function showSpeaker() {
@@ -112,14 +127,17 @@ function startNew({ back = false } = {}) {
   if (!back && conversations.wantedId) history.pushState(null, "", location.pathname);
   conversations.wantedId = null;
   conversations.clear();
+  const wasSearched = endSearch();
   show();
   composer.focus();
+  if (wasSearched) guarded(refresh);
 }
 
 /** A new conversation with a character, whose greetings are there to swipe between. */
 async function beginWith(character) {
   await guarded(async () => {
     const created = await conversations.create({ character: character.id });
+    endSearch();
     await refresh();
     await open(created.id);
   });
@@ -149,6 +167,32 @@ async function remove(conversation) {
   if (conversation.id === conversations.current?.id) startNew();
   await guarded(() => conversations.remove(conversation.id));
   await guarded(refresh);
+}
+
+async function search(text) {
+  await guarded(async () => {
+    try {
+      await conversations.search(text);
+      showList();
+    } catch (error) {
+      // Too short a text, above all: said where it was written.
+      if (error.status !== 400) throw error;
+      sidebar.say(error.message);
+    }
+  });
+}
+
+/** What is new is to be seen in the list; whether anything had been searched for. */
+function endSearch() {
+  const wasSearched = Boolean(conversations.asked);
+  conversations.asked = "";
+  sidebar.clearSearch();
+  return wasSearched;
+}
+
+async function listOlder() {
+  await guarded(() => conversations.readOlder());
+  showList();
 }
 
 async function showVersion(message) {
@@ -194,19 +238,38 @@ async function keepScene(changes) {
   await guarded(refresh);
 }
 
+/** How the server took it is asked at once: what it could not store yet is said. */
+function endTurn() {
+  show();
+  readiness.poll();
+}
+
 // ---- the beginning ----
 
+let hasStarted = false;
+
+/** Nothing is in the way any more: what was said of it is no longer so. */
+function goOn() {
+  failures.say(null);
+  if (!hasStarted) start();
+}
+
 async function start() {
+  hasStarted = true;
   // Read now: a message sent while the answers below are on their way sets it too.
   const wanted = location.hash.slice(1);
-  await guarded(async () => {
+  const isThrough = await guarded(async () => {
     await refresh();
     const isThere = conversations.list.some((item) => item.id === wanted);
     if (isThere && !conversations.wantedId && !turns.running) await open(wanted, { back: true });
     await cast.refresh();
+    // The operator's pages; a link cannot bring a key along.
+    element("open-experiments").hidden = !cast.mayImport || hasKey();
     readiness.setModel((await call("GET", "/v1/models")).data[0]?.id ?? "");
     show();
+    return true;
   });
+  hasStarted = Boolean(isThrough);
 }
 
 element("open-scene").addEventListener("click", openScene);

@@ -142,7 +142,9 @@ export class Cast {
       if (!isMeant) return;
       await call("DELETE", `${path}?confirm=production`);
     }
+    const at = this.characters.indexOf(character);
     await this.refresh();
     this.picker.say([`${character.name} is no longer listed.`]);
+    this.picker.focusOn(this.characters[Math.max(at - 1, 0)]?.id);
   }
 }

@@ -9,6 +9,7 @@ export class Composer {
     this.field = element("composer-text");
     this.choice = element("next-speaker-choice");
     this.stop = element("stop");
+    this.setText(this.text);
     this.field.addEventListener("input", () => this.setText(this.field.value));
     this.field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -34,6 +35,7 @@ export class Composer {
     this.field.value = text;
     this.field.style.height = "auto";
     this.field.style.height = `${Math.min(this.field.scrollHeight, HEIGHT_MAX_PX)}px`;
+    element("send").disabled = !text.trim();
   }
 
   focus() {
@@ -60,7 +62,7 @@ export class Composer {
   /** In a group: who may answer next, as [id, name]. */
   showMembers(members) {
     element("next-speaker").hidden = !members.length;
-    const options = [["", "whoever is named, else the next"], ...members];
+    const options = [["", "whoever is named, or is next"], ...members];
     const key = JSON.stringify(options);
     if (this.choice.dataset.key === key) return;
     this.choice.dataset.key = key;

@@ -8,6 +8,10 @@ const LISTED_MAX = 100;
 export class Conversations {
   constructor() {
     this.list = [];
+    /** What is searched for; empty: all are listed. */
+    this.asked = "";
+    this.next = null;
+    this.isComplete = true;
     /** What is to be shown, before it is there. */
     this.wantedId = null;
     this.clear();
@@ -19,9 +23,35 @@ export class Conversations {
     this.tree = new Tree([], null);
   }
 
+  /** Read the newest of those that are listed. */
   async refresh() {
-    this.list = (await call("GET", `/api/conversations?limit=${LISTED_MAX}`)).conversations;
+    this.list = await this.page({});
     this.current = this.list.find((item) => item.id === this.current?.id) ?? this.current;
+  }
+
+  /** List those too that are older than what is listed. */
+  async readOlder() {
+    this.list = [...this.list, ...(await this.page({ before: this.next }))];
+  }
+
+  /** List those that hold a text; all, where it is empty. */
+  async search(text) {
+    const before = this.asked;
+    this.asked = text;
+    try {
+      await this.refresh();
+    } catch (error) {
+      this.asked = before;
+      throw error;
+    }
+  }
+
+  async page(from) {
+    const query = new URLSearchParams({ limit: LISTED_MAX, ...(this.asked ? { search: this.asked } : {}), ...from });
+    const { conversations, next, complete = true } = await call("GET", `/api/conversations?${query}`);
+    this.next = next;
+    this.isComplete = complete;
+    return conversations;
   }
 
   /** Read a conversation; the answer counts only if it is still the one that is wanted. */

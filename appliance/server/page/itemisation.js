@@ -66,7 +66,8 @@ function notesOf(told) {
   cut.push(...told.parts_dropped.map((part) => `“${part.name}” (priority ${part.truncation_priority})`));
   if (cut.length) notes.push(`The window was full: left out are ${cut.join(", ")}.`);
   const detail = told.detail ? ` (${told.detail})` : "";
-  notes.push(`Against the turn before: ${told.cause}${detail} – ${told.why}.`);
+  const why = told.why.charAt(0).toUpperCase() + told.why.slice(1);
+  notes.push(`Compared with the turn before: ${told.cause}${detail}. ${why}.`);
   if (!told.is_as_sent) notes.push("This is not what was sent: it is how the prompt would be made now.");
   return notes;
 }

@@ -4,7 +4,10 @@ const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
 
 export class Readiness {
-  constructor() {
+  /** `onReady`: nothing is in the way any more. */
+  constructor({ onReady }) {
+    this.onReady = onReady;
+    this.isReady = false;
     this.place = document.getElementById("engine");
     this.text = document.getElementById("engine-text");
     this.model = "";
@@ -19,20 +22,25 @@ export class Readiness {
 
   /** Ask now, and from then on. */
   async poll() {
-    let ready = false;
-    let text = "The server cannot be reached";
-    try {
-      const answer = await fetch("/ready", { cache: "no-store" });
-      const told = await answer.json();
-      ready = told.ready;
-      text = ready ? this.model || "Ready" : told.reasons.map((reason) => reason.message).join(" · ");
-    } catch {
-      ready = false;
-    }
-    this.place.classList.toggle("away", !ready);
-    this.place.title = text;
-    this.text.textContent = text;
+    const trouble = await this.trouble();
+    this.place.classList.toggle("away", trouble !== null);
+    this.text.textContent = trouble ?? (this.model || "Ready");
+    this.place.title = this.text.textContent;
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.poll(), ready ? READY_POLL_MS : WAITING_POLL_MS);
+    this.timer = setTimeout(() => this.poll(), trouble === null ? READY_POLL_MS : WAITING_POLL_MS);
+    const isBack = trouble === null && !this.isReady;
+    this.isReady = trouble === null;
+    if (isBack) this.onReady();
+  }
+
+  /** What keeps chats from being answered or from the database, in words; null while nothing does. */
+  async trouble() {
+    try {
+      const told = await (await fetch("/ready", { cache: "no-store" })).json();
+      if (!told.ready) return told.reasons.map((reason) => reason.message).join(" · ");
+      return told.journal.writes === "open" ? null : "Chats go on; they are stored when the database is back";
+    } catch {
+      return "The server cannot be reached";
+    }
   }
 }

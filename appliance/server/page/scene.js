@@ -124,6 +124,7 @@ export class ScenePanel {
     } else if (changed.note) {
       said.push("The note follows the newest message: every turn computes it and the reply before it again.");
     }
-    element("scene-cost").textContent = said.join(" ") || "Nothing here costs anything until it is changed.";
+    const nothing = Object.keys(changed).length ? "This costs nothing." : "Nothing is changed.";
+    element("scene-cost").textContent = said.join(" ") || nothing;
   }
 }

@@ -3,9 +3,10 @@
 import { iconButton } from "/page/icons.js";
 
 const element = (id) => document.getElementById(id);
+const BEFORE_MATCH = 8;
 
 export class Sidebar {
-  constructor({ onOpen, onNew, onCharacters, onDelete, onRename }) {
+  constructor({ onOpen, onNew, onCharacters, onDelete, onRename, onSearch, onOlder }) {
     this.handlers = { onOpen, onDelete, onRename };
     this.list = element("conversations");
     this.root = element("sidebar");
@@ -20,6 +21,16 @@ export class Sidebar {
       this.close();
       onCharacters();
     });
+    this.field = element("search-text");
+    element("search").addEventListener("submit", (event) => {
+      event.preventDefault();
+      onSearch(this.field.value.trim());
+    });
+    // The field is cleared by its own sign, by Escape or by hand: then all are listed again.
+    this.field.addEventListener("input", () => {
+      if (!this.field.value) onSearch("");
+    });
+    element("older").addEventListener("click", () => onOlder());
     this.opener.addEventListener("click", () => this.open());
     element("close-sidebar").addEventListener("click", () => this.close());
     this.scrim.addEventListener("click", () => this.close());
@@ -53,11 +64,25 @@ export class Sidebar {
     element("main").inert = isOpen;
   }
 
-  show(conversations, currentId) {
+  /** `asked` is what was searched for; `isComplete`: all of it; `hasOlder`: there are more to list. */
+  show(conversations, currentId, { asked, isComplete, hasOlder }) {
+    this.asked = asked;
     this.list.replaceChildren(...conversations.map((item) => this.row(item, item.id === currentId)));
-    element("sidebar-foot").textContent = conversations.length
-      ? ""
-      : "Conversations you start are kept here.";
+    element("search").hidden = !asked && !conversations.length;
+    element("older").hidden = !hasOlder;
+    const isEmpty = !conversations.length;
+    if (!isComplete) this.say("Not all has been looked at yet: search again in a moment.");
+    else if (asked) this.say(isEmpty ? `Nothing holds “${asked}”.` : "");
+    else this.say(isEmpty ? "Conversations you start are kept here." : "");
+  }
+
+  clearSearch() {
+    this.field.value = "";
+  }
+
+  /** A sentence about the list. */
+  say(sentence) {
+    element("sidebar-foot").textContent = sentence;
   }
 
   row(conversation, current) {
@@ -69,6 +94,12 @@ export class Sidebar {
     open.className = "row-open";
     open.textContent = name;
     open.title = name;
+    if (conversation.match) {
+      const match = document.createElement("span");
+      match.className = "row-match";
+      match.textContent = around(this.asked, conversation.match.excerpt);
+      open.append(match);
+    }
     if (current) open.setAttribute("aria-current", "true");
     open.addEventListener("click", () => {
       this.close();
@@ -108,4 +139,11 @@ export class Sidebar {
     input.focus();
     input.select();
   }
+}
+
+/** An excerpt from a few words before what was searched for: a row has little room. */
+function around(asked, excerpt) {
+  const at = excerpt.toLowerCase().indexOf(asked.toLowerCase());
+  const start = excerpt.lastIndexOf(" ", at - BEFORE_MATCH);
+  return at > BEFORE_MATCH && start > 0 ? `…${excerpt.slice(start)}` : excerpt;
 }

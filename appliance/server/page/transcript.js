@@ -6,12 +6,14 @@ import { contextLine, contextOffer } from "/page/itemisation.js";
 import { render } from "/page/markdown.js";
 
 const NEAR_END_PX = 56;
+const COPIED_SHOWN_MS = 1500;
 const count = new Intl.NumberFormat("en");
 
 export class Transcript {
-  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose, nameOf }) {
+  constructor({ onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose, speakerOf }) {
     this.handlers = { onRegenerate, onEdit, onShow, onSuggest, onItemise, onChoose };
-    this.nameOf = nameOf;
+    this.speakerOf = speakerOf;
+    this.held = null;
     this.root = document.getElementById("transcript");
     this.scroller = document.getElementById("scroller");
     this.latest = document.getElementById("to-latest");
@@ -72,9 +74,28 @@ export class Transcript {
 
   show(tree, busy) {
     this.live = null;
+    this.holdFocus();
     this.root.replaceChildren(
       ...tree.path().map((message) => this.message(message, tree.siblings(message), busy)),
     );
+    if (!busy) this.giveFocusBack();
+  }
+
+  /** The keyboard's place is among buttons that are about to be made anew. */
+  holdFocus() {
+    const button = this.root.contains(document.activeElement) && document.activeElement;
+    const article = button && button.closest(".message");
+    if (!article) return;
+    this.held = { at: [...this.root.querySelectorAll(".message")].indexOf(article), label: button.title };
+  }
+
+  /** The same button of the message that stands there now, or its neighbour, unless the reader went on. */
+  giveFocusBack() {
+    const { held } = this;
+    this.held = null;
+    if (!held || document.activeElement !== document.body) return;
+    const buttons = [...(this.root.querySelectorAll(".message")[held.at]?.querySelectorAll(".tool:enabled") ?? [])];
+    (buttons.find((button) => button.title === held.label) ?? buttons[0])?.focus({ preventScroll: true });
   }
 
   /** Offer to say where the context begins, as older messages are left out. */
@@ -100,7 +121,7 @@ export class Transcript {
     if (message.role === "user") body.textContent = message.text;
     else body.append(render(message.text));
     article.dataset.id = message.id;
-    const who = this.whoLine(message.speaker);
+    const who = message.role === "assistant" && this.whoLine(message);
     if (who) article.append(who);
     article.append(body);
     if (message.role === "assistant") {
@@ -126,8 +147,8 @@ export class Transcript {
   }
 
   /** Who speaks, where there are several. */
-  whoLine(speaker) {
-    const name = speaker && this.nameOf(speaker);
+  whoLine(reply) {
+    const name = this.speakerOf(reply);
     if (!name) return null;
     const line = document.createElement("p");
     line.className = "who";
@@ -136,8 +157,8 @@ export class Transcript {
   }
 
   /** The turn has begun, and this member answers. */
-  speaks(speaker) {
-    const who = this.live && this.whoLine(speaker);
+  speaks(reply) {
+    const who = this.live && this.whoLine(reply);
     if (who) this.live.body.before(who);
   }
 
@@ -175,7 +196,10 @@ export class Transcript {
     actions.append(cancel, save);
     form.append(field, actions);
     const before = [...article.childNodes];
-    const close = () => article.replaceChildren(...before);
+    const close = () => {
+      article.replaceChildren(...before);
+      article.querySelector(".tool")?.focus({ preventScroll: true });
+    };
     cancel.addEventListener("click", close);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -259,9 +283,28 @@ function tool(name, label, disabled, onClick) {
 }
 
 async function copy(button, text) {
-  await navigator.clipboard.writeText(text);
+  if (!(await putAside(text))) return;
   button.replaceChildren(icon("done"));
-  setTimeout(() => button.replaceChildren(icon("copy")), 1500);
+  setTimeout(() => button.replaceChildren(icon("copy")), COPIED_SHOWN_MS);
+}
+
+/** Into the clipboard; resolves to whether it is there. A page that came without TLS is given none of its own. */
+async function putAside(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const before = document.activeElement;
+    const field = document.createElement("textarea");
+    field.className = "hidden";
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const isThere = document.execCommand("copy");
+    field.remove();
+    before?.focus({ preventScroll: true });
+    return isThere;
+  }
 }
 
 function meter({ prompt_tokens: prompt, cached_tokens: cached }) {
@@ -275,7 +318,11 @@ function meter({ prompt_tokens: prompt, cached_tokens: cached }) {
   fill.style.width = `${percent}%`;
   bar.append(fill);
   const text = document.createElement("span");
-  text.textContent = `${percent} % from cache · ${count.format(cached)} of ${count.format(prompt)} tokens`;
+  text.className = "meter-text";
+  const counted = document.createElement("span");
+  counted.className = "meter-count";
+  counted.textContent = ` · ${count.format(cached)} of ${count.format(prompt)} tokens`;
+  text.append(`${percent} % from cache`, counted);
   box.append(bar, text);
   return box;
 }

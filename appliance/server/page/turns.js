@@ -103,7 +103,7 @@ export class Turns {
   take(turn, { name, data }) {
     if (name === "turn") {
       turn.isTaken = true;
-      this.transcript.speaks(data.speaker);
+      this.transcript.speaks(data);
       this.transcript.usage({ prompt_tokens: data.prompt_tokens, cached_tokens: data.prefix_hit_tokens });
       if (data.messages_dropped) {
         this.announce(`The oldest ${data.messages_dropped} messages no longer fit and were left out.`);

@@ -120,6 +120,17 @@ INSERT INTO appliance.experiment_events (experiment, kind, arm, author, message,
 SELECT experiment, $2::text, $3::text, $4::text, $5::text, $6::jsonb FROM changed
 RETURNING at;
 
+-- name: users_in_two_arms
+-- How many users were exposed in more than one arm: no report has them.
+SELECT count(*) AS users
+FROM (
+    SELECT tenant, user_id
+    FROM appliance.conversations
+    WHERE experiment = $1::text AND exposed_at IS NOT NULL
+    GROUP BY tenant, user_id
+    HAVING min(arm) <> max(arm)
+) AS crossed;
+
 -- name: exposed_conversations
 -- Conversations by arm, and how many of them were exposed: all tenants', so all partitions.
 SELECT arm, count(*) AS conversations, count(exposed_at) AS exposed,

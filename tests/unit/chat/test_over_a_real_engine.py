@@ -63,7 +63,8 @@ def engine_socket(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     model = read_config(directory)
     page_bytes = bytes_per_page(model, 16)
     limits = fit_limits(
-        EngineConfig(kv_cache_bytes=1024 * page_bytes),
+        # An audit uses the path that it looks at, at its own moments: what is evicted next would be open.
+        EngineConfig(kv_cache_bytes=1024 * page_bytes, audit_tokens_per_minute=0),
         model_context_tokens=model.context_tokens,
         bytes_per_page=page_bytes,
         cores=1,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from appliance.chat import trials as trials_module
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
 from appliance.chat.experimenting import Experimenting
@@ -15,15 +18,18 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.trials import Trials
 from appliance.chat.turn import Turns
+from appliance.config import DatabaseConfig
 from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import Bundle
-from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.characters import Characters, CharacterVersion
 from appliance.prompt.chat_format.model_text import ModelText
+from appliance.store import prompt_registry
 from appliance.store.entries import ConversationEntry, decode, encode
 from appliance.store.experiment_records import Arm, Experiment, Options
 from appliance.store.experiments import Experiments
 from appliance.store.ledger import Ledger
-from appliance.store.pool import Pool
+from appliance.store.pool import Pool, connect
+from appliance.store.prompt_registry import PromptRegistry
 from appliance.store.records import NewConversation, Trial
 from appliance.store.rows import opened_conversation
 from appliance.wire.client import EngineClient
@@ -126,8 +132,72 @@ async def test_who_is_left_out_of_one_stays_out_when_the_other_ends(
 
     before = await experiments()
     assert set(before) == {"half", "later"}
+    assert made.of("mara", TENANT, "user 1") is None, "they are on another character"
     await store.end("half", "stopped", arm=None, report=None, **WHO)
     assert await experiments() == [None if name == "half" else name for name in before]
+
+
+async def test_a_draft_that_one_excludes_leaves_nobody_out_of_it_yet(
+    pool: Pool, versions: tuple[str, str]
+) -> None:
+    store, made = Experiments(pool), Trials()
+    await store.create(two_arms(versions, name="half", salt="half"), **WHO)
+    await store.create(two_arms(versions, name="later", layer="later", excludes=("half",)), **WHO)
+    await store.start("later", check=lambda others: None, **WHO)
+    await made.reload(store)
+    assert [one.name for one in await store.running()] == ["later"]
+    assert made.of("assistant", TENANT, "mo") is not None
+
+
+async def test_what_another_server_did_is_seen_soon_and_the_last_snapshot_serves_a_database_at_fault(
+    pool: Pool,
+    versions: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(trials_module, "POLL_S", 0.01)
+    monkeypatch.setattr(trials_module, "AWAY_POLL_S", 0.01)
+    store, made = Experiments(pool), Trials()
+    await store.create(two_arms(versions), **WHO)
+
+    async def until(what: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not what():
+                await asyncio.sleep(0.01)
+
+    def is_in() -> bool:
+        return made.of("assistant", TENANT, "mo") is not None
+
+    watching = asyncio.create_task(made.watch(store))
+    await store.start("length", check=lambda others: None, **WHO)
+    await until(is_in)
+    # As while a schema is restored.
+    await pool.execute("ALTER TABLE appliance.experiments RENAME TO elsewhere")
+    await until(lambda: "experiments_not_read" in caplog.messages)
+    assert is_in()
+    await pool.execute("ALTER TABLE appliance.elsewhere RENAME TO experiments")
+    await store.end("length", "stopped", arm=None, report=None, **WHO)
+    await until(lambda: not is_in())
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+
+
+async def test_a_chat_is_opened_without_an_arm_while_its_version_cannot_be_read(
+    ledger: Ledger,
+    running: RunningTurns,
+    trials: Trials,
+    characters: Characters,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prompt_registry, "READ_RETRY_S", 0.1)
+    away = await connect("postgresql://nobody@127.0.0.1:1/nothing", DatabaseConfig())
+    catalog = Catalog(PromptRegistry(away), current=characters)
+    chats = Conversations(ledger=ledger, running=running, catalog=catalog, trials=trials)
+    opened = await chats.open(tenant=TENANT, user="mo")
+    assert (opened.trial, opened.prompt_version) == (None, None)
+    assert await chats.get(tenant=TENANT, conversation_id=opened.conversation_id) == opened
+    await away.close()
 
 
 async def exposures(pool: Pool, conversation_id: UUID) -> Any:
@@ -271,6 +341,13 @@ async def test_after_the_end_and_with_another_version_nobody_is_exposed(
     assert (await exposures(pool, late.conversation_id))["exposed_at"] is None
     after = await conversations.open(tenant=TENANT, user="jo")
     assert (await exposures(pool, after.conversation_id))["experiment"] is None
+
+
+async def test_a_group_is_in_no_experiment_on_one_of_its_members(pool: Pool, chatting: Any) -> None:
+    _, conversations = chatting
+    opened = await conversations.open(tenant=TENANT, user="mo", members=("assistant", "mara"))
+    assert opened.trial is None
+    assert (await exposures(pool, opened.conversation_id))["experiment"] is None
 
 
 async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_leaves_nothing(

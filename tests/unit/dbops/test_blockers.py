@@ -14,7 +14,14 @@ from appliance.dbops.blockers.holders import holders
 from appliance.dbops.blockers.horizon import horizons
 from appliance.dbops.limits import ID_SPACE, STOP_AGE, WARN_AGE, Stage
 from appliance.dbops.snapshot.rates import Rate
-from appliance.dbops.snapshot.snapshot import Lock, MemberSpace, Relation, Snapshot, Vacuum
+from appliance.dbops.snapshot.snapshot import (
+    Lock,
+    MemberSpace,
+    Relation,
+    ServerCount,
+    Snapshot,
+    Vacuum,
+)
 from tests.unit.dbops.clusters import (
     APP_OID,
     SETTINGS,
@@ -402,6 +409,30 @@ CASES = (
         scope=EVERYTHING,
         actions=("ALTER SYSTEM SET autovacuum_vacuum_cost_delay = 0; SELECT pg_reload_conf();",),
     ),
+    Case(
+        kind=KIND.SYNCHRONOUS_STANDBY,
+        cluster=snapshot(settings={**SETTINGS, "synchronous_standby_names": "gone"}),
+        id="synchronous_standby_names = gone",
+        age=None,
+        scope=EVERYTHING,
+        actions=("ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();",),
+    ),
+    Case(
+        kind=KIND.STALE_LIMIT,
+        cluster=snapshot(counted=ServerCount(xid_age=STOP_AGE, mxid_age=0)),
+        id="transaction IDs",
+        age=None,
+        scope=EVERYTHING,
+        actions=("VACUUM (ONLY_DATABASE_STATS);",),
+    ),
+    Case(
+        kind=KIND.STALE_LIMIT,
+        cluster=snapshot(counted=ServerCount(xid_age=STOP_AGE + 1, mxid_age=STOP_AGE)),
+        id="multixact IDs",
+        age=None,
+        scope=EVERYTHING,
+        actions=("VACUUM (FREEZE, INDEX_CLEANUP OFF, TRUNCATE OFF);",),
+    ),
 )
 
 
@@ -544,3 +575,31 @@ def test_a_stage_begins_where_the_server_begins_it(age: int, stage: Stage) -> No
     cluster = snapshot(databases=(database(xid_age=age), template0()))
     assert cluster.stage == stage
     assert cluster.stopped == (stage == Stage.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("names", "states", "is_told"),
+    [
+        ("", (), False),
+        ("  ", (), False),
+        ("a", (), True),
+        ("*", ("async", "potential"), True),
+        ("a", ("sync",), False),
+        ("a, b", ("sync", "potential"), False),
+        ("2 (a, b)", ("sync", "potential"), True),
+        ("FIRST 2 (a, b)", ("sync", "sync"), False),
+        ("any 2 (a, b, c)", ("quorum",), True),
+        ("ANY 2(a, b, c)", ("quorum", "quorum", "async"), False),
+        ('"FIRST 2 (x"', ("sync",), False),
+        ("a", (None,), False),  # whoever may not see it knows nothing
+    ],
+)
+def test_a_standby_that_commits_wait_for_is_told_when_there_are_too_few(
+    names: str, states: tuple[str | None, ...], *, is_told: bool
+) -> None:
+    here = tuple(standby(sync_state=state, xmin_age=None) for state in states)
+    settings = {**SETTINGS, "synchronous_standby_names": names}
+    found = blockers(snapshot(settings=settings, standbys=here))
+    assert [one.kind for one in found] == [BlockerKind.SYNCHRONOUS_STANDBY] * is_told
+    on_standby = blockers(snapshot(settings=settings, standbys=here, in_recovery=True))
+    assert on_standby == ()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.experiment.analysis import USERS_MIN, analyse
+from appliance.experiment.analysis import analyse
+from appliance.experiment.comparing import USERS_MIN
 from appliance.experiment.findings import Analysis, Finding, Plan, Reading, Verdict
 from appliance.experiment.metric import Direction
 from appliance.experiment.samples import Measured
@@ -109,23 +110,47 @@ def test_a_pause_ends_its_arms_comparison_and_no_other() -> None:
     found = measured(shares=(0.4, 0.3, 0.3), users=12_000)
     users, paused = found.users, 3 * 86400.0
     late = users.exposed_at >= paused
-    gone = (users.arm == 1) & late
-    # Nobody comes to the arm after its pause, and whoever came to the control then writes twice as much.
-    kept = replace(
-        found, sums=(replace(found.sums[0], numerator=found.sums[0].numerator * (1 + late)),)
+    # Nobody comes to the arm after its pause, and whoever is in the control then writes twice as much.
+    sent = found.sums[0].numerator
+    now = without_rows(
+        replace(
+            found,
+            users=replace(users, paused_at=(np.inf, paused, np.inf)),
+            sums=(replace(found.sums[0], numerator=sent * (2 - (users.arm > 0))),),
+        ),
+        (users.arm == 1) & late,
     )
-    told = analyse(
-        without_rows(replace(kept, users=replace(users, paused_at=(np.inf, paused, np.inf))), gone),
-        PLAN,
-    )
+    then = replace(without_rows(replace(found, sums=found.sums[:1]), late), hours=72.0)
+    told = analyse(replace(now, judged={"warmer": then}, watched={"warmer": then}), PLAN)
     assert sum(told.sample_ratio.counts) == told.users
     assert told.sample_ratio.p_value > 0.001, "who came after the pause is no wrong split"
     first, second = (finding(told, "messages_sent", arm=place) for place in (0, 1))
     assert first.reading is Reading.UNCLEAR, "nor do they count"
-    early = (users.arm == 0) & ~late
-    assert first.control == pytest.approx(kept.sums[0].numerator[early].mean())
-    assert second.control == pytest.approx(kept.sums[0].numerator[users.arm == 0].mean())
+    assert first.control == pytest.approx(sent[(users.arm == 0) & ~late].mean())
+    assert second.control == pytest.approx(2 * sent[users.arm == 0].mean())
+    assert second.reading is Reading.WORSE
+    assert told.results[0].hours == 72
+    assert told.results[0].users == (~late & (users.arm < 2)).sum()
     assert told.results[0].verdict is not Verdict.VOID
+
+
+def test_guardrails_are_watched_after_a_planned_look_that_stays_as_it_was() -> None:
+    plan = replace(PLAN, looks=Looks.PLANNED)
+    then = measured(hours=plan.hours, messages=0.12)
+    later = replace(measured(hours=20 * 24.0, hits=-0.3), sums=measured(hits=-0.3).sums)
+    for watched in (then, later):
+        found = replace(then, judged={"warmer": then}, watched={"warmer": watched})
+        told = analyse(found, plan)
+        assert told.results[0].hours == plan.hours
+        sent, hits = (finding(told, name) for name in ("messages_sent", "hit_ratio"))
+        assert (sent.reading, sent.looks) == (Reading.BETTER, Looks.PLANNED)
+        if watched is later:
+            assert hits.guard is Guard.BREACHED
+            assert (hits.reading, hits.looks) == (Reading.WORSE, Looks.ANY), "told as it is"
+            assert told.results[0].verdict is Verdict.HARMS
+        else:
+            assert hits.guard is Guard.SAFE
+            assert told.results[0].verdict is Verdict.HELPS
 
 
 def test_few_users_are_shown_and_not_judged() -> None:

@@ -69,6 +69,8 @@ def reference(one: Experiment, tenant: str, user: str) -> str | None:
         {},
         {"coverage": 0.3},
         {"range_start": 0.25, "range_end": 0.75, "coverage": 0.5},
+        # Shares are numbers of a computer, whose sum may be below 1: the last arm has the rest.
+        {"arms": tuple(Arm(name=f"{n}", share=0.25, version="v") for n in range(3))},
         {
             "arms": tuple(
                 Arm(name=f"{n}", share=s, version="v") for n, s in enumerate((0.7, 0.1, 0.2))
@@ -82,6 +84,9 @@ def test_an_arm_is_what_the_two_salted_hashes_say(fields: dict[str, Any]) -> Non
     for user in USERS[:3000]:
         arm = assigner.arm("acme", user)
         assert (arm and arm.name) == reference(one, "acme", user)
+    for tenant in USERS[:300]:
+        arm = assigner.arm(tenant, None)
+        assert (arm and arm.name) == reference(one, tenant, ""), "the tenant itself is the user"
 
 
 def test_published_vectors_stay_as_they_are() -> None:

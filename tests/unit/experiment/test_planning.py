@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from appliance.experiment.analysis import USERS_MIN
+from appliance.experiment.comparing import USERS_MIN
 from appliance.experiment.planning import plan_experiment
 from appliance.experiment.samples import Measured, Users
 from appliance.experiment.stats.looks import Looks

@@ -109,14 +109,16 @@ def test_a_harm_is_told_first_with_what_is_allowed(harms: Analysis) -> None:
         r"a fall of up to 5 % is allowed\.",
         told,
     )
-    assert "What does it cost? More." in told
+    assert "What does it cost? More, slower." in told
 
 
 def test_every_state_of_an_experiment_has_words() -> None:
     found = measured(users=900)
+    both = measured(messages=0.3, hits=-0.35, users=3_000)
     few = measured(users=60)
     wrong = measured(users=3_000, shares=(0.6, 0.4))
     states = {
+        "Yes, but it harms": both,
         "Too early to say": few,
         "Not known yet": found,
         "It cannot be said": replace(wrong, users=replace(wrong.users, shares=(0.5, 0.5))),
@@ -147,7 +149,9 @@ def test_the_list_shows_what_runs_with_its_guardrails(helps: Analysis, harms: An
         Listed(subject=subject(name="later", state="draft", started_at=None), lacks="Not started."),
     )
     texts = plain(" ".join(Text(list_page(listed)).texts))
-    assert "Regenerations a message: safe" in texts
+    assert "Guardrails. Safe: Messages sent; Regenerations a message; " in texts
+    assert "None in either arm: Replies that failed." in texts
+    assert "better. Cost: No change seen . Guardrails. " in " ".join(texts.split())
     assert "Prompt tokens found in the cache: breached, -3" in texts
     assert "later draft" in texts
     assert "Not started." in texts
@@ -155,13 +159,21 @@ def test_the_list_shows_what_runs_with_its_guardrails(helps: Analysis, harms: An
 
 
 def test_numbers_are_short_and_never_lose_their_sign() -> None:
-    told = [change(0.1234), change(-0.0042), change(0.000001), change(2.5), span(-0.1, 0.021)]
+    told = [
+        change(0.1234),
+        change(-0.0042),
+        change(0.000001),
+        change(2.5),
+        span(-0.1, 0.021),
+        span(-0.203, -0.197),
+    ]
     assert [plain(text) for text in told] == [
         "+12 %",
         "-0.42 %",
         "0 %",
         "+250 %",
         "-10 to +2.1 %",
+        "-20.3 to -19.7 %",
     ]
     amounts = [
         amount(1234.5, "tokens"),
@@ -210,7 +222,8 @@ async def test_the_first_screen_holds_the_three_answers(
 ) -> None:
     for name, told in (("helps", helps), ("harms", harms)):
         file = tmp_path / f"{name}.html"
-        file.write_text(report_page(subject(), told), encoding="utf-8")
+        noted = subject(notes=("Arm warmer was paused: it emptied the cache of what is computed.",))
+        file.write_text(report_page(noted, told), encoding="utf-8")
         for width, height in ((1280, 800), (390, 844)):
             await page.show(width=width, height=height)
             await page.open(file.as_uri())

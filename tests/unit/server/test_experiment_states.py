@@ -120,7 +120,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "create": (2, "there is an experiment 'NAME' already (draft)", ""),
         "status": (0, "NAME  draft  not started", ""),
         "report": (2, "NAME has not started: there is nothing to measure", ""),
-        "check": (0, "NAME: NAME has not started: there is nothing to measure", ""),
+        "check": (0, "NAME: has not started: there is nothing to measure", ""),
         "less": (0, "NAME: runs, with 1% of the users", "started"),
         "start": (0, "NAME: runs, with 10% of the users", "started"),
         "more": (0, "NAME: runs, with 50% of the users", "started"),
@@ -136,7 +136,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "create": (2, "there is an experiment 'NAME' already (running)", ""),
         "status": (0, "NAME  running  since", ""),
         "report": NOBODY,
-        "check": (0, "NAME: NAME: nobody has had a prompt of it yet", ""),
+        "check": (0, "NAME: nobody has had a prompt of it yet", ""),
         "less": (2, "NAME lets in 10% of its users already: a ramp only adds users", ""),
         "start": (2, "NAME runs already, with 10% of its users", ""),
         "more": (0, "NAME: runs, with 50% of the users", "ramped"),
@@ -152,7 +152,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "create": (2, "there is an experiment 'NAME' already (running)", ""),
         "status": (0, "ships (paused)", ""),
         "report": NOBODY,
-        "check": (0, "NAME: NAME: nobody has had a prompt of it yet", ""),
+        "check": (0, "NAME: nobody has had a prompt of it yet", ""),
         "less": (2, "NAME lets in 10% of its users already: a ramp only adds users", ""),
         "start": (2, "NAME runs already, with 10% of its users", ""),
         "more": (0, "NAME: runs, with 50% of the users", "ramped"),
@@ -226,6 +226,8 @@ async def test_each_command_works_in_each_state_or_says_why_not_and_then_nothing
         if event == "shipped":
             assert after[2] == bench.versions[1]
             assert after[0].state == "shipped"
+        if state == "stopped":
+            assert after[0].stopped_at == before[0].stopped_at, "from then on nothing counts"
 
 
 async def test_a_tester_has_the_arm_while_it_is_open_and_production_else(bench: Bench) -> None:
@@ -249,6 +251,21 @@ async def test_a_tester_has_the_arm_while_it_is_open_and_production_else(bench: 
         assert sum(one.exposed for one in counts) == (state == "running")
         if state == "paused":
             await bench.store.end(name, "stopped", arm=None, author="ana", message="m", report=None)
+
+
+async def test_a_protected_label_is_shipped_to_only_where_it_is_named_again(bench: Bench) -> None:
+    team, (birds, ships) = bench.team, bench.versions
+    label = ("prompt", "label", "ada", "production", birds, "--protect", "-m", "careful")
+    await team.run(*label)
+    name = await bench.in_state("running")
+    before = await bench.known(name)
+    command = ("experiment", "ship", name, "ships", *WHY)
+    assert "name it again to move it (--confirm production)" in await team.run(*command, code=2)
+    told = await team.run(*command, "--confirm", "canary", code=2)
+    assert "--confirm names 'canary', the label is 'production': nothing is done" in told
+    assert await bench.known(name) == before
+    await team.run(*command, "--confirm", "production")
+    assert (await bench.known(name))[2] == ships
 
 
 AT_ONCE: Mapping[str, tuple[str, tuple[tuple[str, dict[str, Any]], ...]]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Conflict
+from appliance.prompt.bundle import Bundle
 from appliance.store.pool import Connection, connect
 from tests.unit.server.command_line import CommandLine, admin_door
 from tests.unit.server.door import Door, Streamed
@@ -97,7 +98,15 @@ async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) ->
         assert figures["regenerations"][place] == 0
     text = await team.run("experiment", "report", "ships")
     assert "Did it help? Too early to say." in text
-    assert "keep their version" in text, "what shipping would cost"
+    assert "Shipped, new chats compute the new front once (" in text, "what shipping would cost"
+    birds_alive = (
+        f"{by_arm[0]} live chat{'' if by_arm[0] == 1 else 's'} of production keep their version"
+    )
+    assert birds_alive in text
+    assert (
+        f" {by_arm[1]} live chat{'' if by_arm[1] == 1 else 's'} of other versions keep theirs"
+        in text
+    )
     status = await team.run("experiment", "status", "ships")
     assert "let us see" in status
 
@@ -261,7 +270,7 @@ async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Tea
     )
     for command in (("check",), ("report", "ships"), ("stop", "ships", "-m", "enough")):
         told = await team.run("experiment", *command, "--metrics", str(own), code=2)
-        assert "a value is null; use coalesce" in told
+        assert "own.sql: a value of 'x' is null; use coalesce" in told
     (own / "own.sql").write_text(
         "SELECT person, 1 AS x FROM appliance.experiment_people($1::text);"
     )
@@ -323,8 +332,30 @@ async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(tea
     unknown = good.replace(ships[:12], "ffff0000").replace("name: ships\n", "name: two\n")
     told = await team.run("experiment", "lint", team.write(unknown), code=2)
     assert "no version of ada begins with 'ffff0000'" in told
+    aa = good.replace(ships[:12], "production").replace("name: ships\n", "name: two\n", 1)
+    told = await team.run("experiment", "lint", team.write(aa))
+    assert "note: arms: some have the same version: this shows what chance does (A/A)" in told
+    registry, files = team.door.services.catalog.registry, {"character.yaml": b"id: ada\nlater: 1"}
+    later = Bundle(name="ada", files=files).version
+    await registry.publish("ada", later, files, author="ana", message="by a later program")
+    unusable = good.replace(ships[:12], later).replace("name: ships\n", "name: two\n", 1)
+    told = await team.run("experiment", "lint", team.write(unusable), code=2)
+    assert "arms: 'ships': the conversation's version of the character is unusable" in told
+    told = await team.run("experiment", "lint", team.write(f"{aa}excludes: [whales]\n"), code=2)
+    assert "error: excludes: there is no experiment 'whales'" in told
     told = await team.run("experiment", "lint", team.write("name: [1]"), code=2)
     assert "Expected `str`, got `array` - at `$.name`" in told
+    for name in ("..", ".", "Ships", ""):
+        told = await team.run("experiment", "status", name, code=2)
+        assert f"NAME: {name!r} is not 1 to 64 of a-z 0-9 _ -" in told
+    # Also a word that an address has for something else.
+    lacking = await team.run("experiment", "status", "lint", code=2)
+    assert "no experiment 'lint' (there are: ships)" in lacking
+    for share in ("0", "10", "nan"):
+        told = await team.run(
+            "experiment", "start", "ships", "--coverage", share, "-m", "x", code=2
+        )
+        assert f"--coverage: {share} is no share: above 0 and at most 1" in told
     nobody = await team.run("experiment", "report", "ships", code=2)
     assert "nobody has had a prompt of it yet: 0 conversations" in nobody
     assert "no experiment 'x' (there are: ships)" in await team.run(
@@ -424,7 +455,7 @@ async def test_latency_is_compared_by_turns_of_the_label(team: Team) -> None:
     await pool.execute(TURNS, birds, ships)
     await pool.close()
     told = await team.ask(*command)
-    assert told["periods"] == 20
+    assert (told["periods"], told["paired"]) == (20, 20)
     median, tail, reply = told["turns"]
     assert median["blocks"] == 10
     # Neighbours are nine per cent of a period's tide apart, to both sides alike.

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from appliance.config import ApiKey, ServerConfig
+from appliance.maintenance import maintenance
 from appliance.tokens import unpack
 from tests.browser import CHROMIUM, Browser, browser
 from tests.scripted_engine import Script
 from tests.unit.server.door import Door, open_door
+from tests.unit.server.test_conversations import create
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
 
@@ -184,6 +186,112 @@ async def test_the_page_asks_for_a_key_when_there_is_one(database_url: str, chro
         door.say("one")
         await say(page, "Hello")
         await reply_is(page, "one")
+
+
+async def test_a_page_that_came_too_early_fills_itself_once_the_server_is_ready(
+    stored_door: Door, page: Browser
+) -> None:
+    page.expect_problem("503")
+    notice = "document.querySelector('#notice')"
+    stored_door.services.readiness.schema_ready = False
+    await page.reload()
+    await page.wait_for(f"{notice}.textContent.includes('not ready yet')")
+    await page.wait_for("document.querySelector('#engine.away')")
+    stored_door.services.readiness.schema_ready = True
+    await page.wait_for("document.querySelector('.suggestions button')")
+    await page.wait_for(f"{notice}.hidden && !document.querySelector('#engine.away')")
+
+
+async def test_what_is_kept_in_the_journal_is_said_until_it_is_stored(
+    stored_door: Door, page: Browser
+) -> None:
+    told = "document.querySelector('#engine-text').textContent"
+    stored_door.say("one", " two")
+    with maintenance(stored_door.services.config.paths.data_dir):
+        await say(page, "Hello")
+        await reply_is(page, "one two")
+        await page.wait_for(f"{told}.includes('stored when the database is back')")
+    await page.wait_for(f"!{told}.includes('database')")
+
+
+async def test_the_keyboard_keeps_its_place_among_buttons_that_are_made_anew(
+    stored_door: Door, page: Browser
+) -> None:
+    focused = "document.activeElement.title"
+    stored_door.say("one")
+    await say(page, "Hello")
+    await reply_is(page, "one")
+    stored_door.say(" two")
+    await page.value("document.querySelector('.message.assistant .tool').focus()")
+    await page.press("Enter")
+    await reply_is(page, "two")
+    await page.wait_for(f"{focused} === 'Regenerate this reply'")
+    await page.value("document.querySelector('[title=\"Previous version\"]').focus()")
+    await page.press("Enter")
+    await reply_is(page, "one")
+    # The first version has none before it: its neighbour takes the place.
+    await page.wait_for(f"{focused} === 'Next version'")
+    await page.value("document.querySelector('[title=\"Edit this message\"]').focus()")
+    await page.press("Enter")
+    await page.wait_for("document.activeElement.matches('.editor textarea')")
+    await page.press("Escape")
+    await page.wait_for(f"{focused} === 'Edit this message'")
+
+
+ROWS = "[...document.querySelectorAll('.row-open')]"
+
+
+async def test_conversations_are_found_by_what_was_said_and_listed_to_the_oldest(
+    stored_door: Door, page: Browser
+) -> None:
+    page.expect_problem("400")
+    for number in range(101):
+        await create(stored_door, title=f"Chat {number}")
+    stored_door.say("one")
+    await say(page, "Where, on an island without a single tree, do herons sleep?")
+    await reply_is(page, "one")
+    await page.wait_for(f"{ROWS}.length === 100")
+    await page.click("#older")
+    await page.wait_for(f"{ROWS}.length === 102 && document.querySelector('#older').hidden")
+    for text, foot, rows in (
+        ("he", "needs 3 characters", 102),
+        ("herons", "", 1),
+        ("cormorants", "Nothing holds “cormorants”.", 0),
+    ):
+        await page.value("document.querySelector('#search-text').select()")
+        await page.type(text)
+        await page.press("Enter")
+        told = "document.querySelector('#sidebar-foot').textContent"
+        await page.wait_for(f"{told}.includes({foot!r}) && {ROWS}.length === {rows}")
+        if rows == 1:
+            match = await page.value("document.querySelector('.row-match').textContent")
+            assert match.startswith("… tree, do herons sleep?"), match
+    await page.value("document.querySelector('#search-text').select()")
+    await page.press("Delete")
+    await page.wait_for(f"{ROWS}.length === 100")
+    await page.value("document.querySelector('#search-text').focus()")
+    await page.type("herons")
+    await page.press("Enter")
+    await page.wait_for(f"{ROWS}.length === 1")
+    # What begins is to be seen among the others.
+    await page.click("#new-chat")
+    await page.wait_for(f"{ROWS}.length === 100 && !document.querySelector('#search-text').value")
+
+
+async def test_a_text_is_copied_where_the_browser_gives_no_clipboard(
+    stored_door: Door, page: Browser
+) -> None:
+    stored_door.say("one")
+    await say(page, "Hello <b>there</b>")
+    await reply_is(page, "one")
+    await page.value(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+        "addEventListener('copy', () => { window.copied = document.activeElement.value; })"
+    )
+    await page.value("document.querySelector('.user [title=\"Copy the text\"]').focus()")
+    await page.press("Enter")
+    await page.wait_for("window.copied === 'Hello <b>there</b>'")
+    assert await page.value("document.activeElement.title") == "Copy the text"
 
 
 TWO_QUESTIONS = """

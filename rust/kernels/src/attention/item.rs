@@ -313,7 +313,7 @@ unsafe fn run_panels<V: Vector>(
         let rows = scratch.rows_from(first_row, start, count, tile.head_dim);
         // SAFETY: a panel of at most PANEL_VECTORS vectors, within ROWS_PADDED rows.
         unsafe { kernel::lanes::<V>(&tile, &rows) };
-        tile.fetch = false;
+        (tile.fetch, tile.far) = (false, None);
     }
 }
 

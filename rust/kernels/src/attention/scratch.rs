@@ -217,6 +217,7 @@ impl Scratch {
             next_v: v.wrapping_add(ahead),
             next: next.offsets.as_ptr(),
             fetch: true,
+            far: None,
             k_scales: self.k_scales.as_ptr(),
             v_scales: self.v_scales.as_ptr(),
             keys: place.keys,

@@ -219,4 +219,26 @@ impl Vector for Avx512 {
         // SAFETY: see the module.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
+    #[inline(always)]
+    unsafe fn store_sums(vectors: [Self; 4], p: *mut f32) {
+        // SAFETY: see the module; `p` is good for four values, by the caller.
+        unsafe {
+            // Quarters of each vector beside each other, twice, so that one sum serves all four.
+            let pairs = |a: __m512, b: __m512| {
+                _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b))
+            };
+            let low = _mm512_castps_pd(pairs(vectors[0].0, vectors[1].0));
+            let top = _mm512_castps_pd(pairs(vectors[2].0, vectors[3].0));
+            let quarters = _mm512_add_ps(
+                _mm512_castpd_ps(_mm512_unpacklo_pd(low, top)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(low, top)),
+            );
+            let high = _mm512_castpd_ps(_mm512_castpd256_pd512(_mm512_extractf64x4_pd::<1>(
+                _mm512_castps_pd(quarters),
+            )));
+            let halves = _mm512_castps512_ps256(_mm512_add_ps(quarters, high));
+            let high = _mm256_extractf128_ps::<1>(halves);
+            _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(halves), high));
+        }
+    }
 }

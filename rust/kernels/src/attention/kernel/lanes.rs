@@ -45,6 +45,9 @@ unsafe fn weigh<V: Vector, const NV: usize, const NK: usize>(tile: &Tile<f32>, r
     // SAFETY: key + i stays below KEYS, a multiple of the block.
     unsafe {
         for key in (0..tile.keys).step_by(NK) {
+            if let Some(far) = &tile.far {
+                far.fetch::<V>(key..key + NK, tile.head_dim);
+            }
             let scores = rows.scores.add(key * NV * V::LANES);
             score::<V, NV, NK>(tile, key, rows.q, scores);
         }

@@ -8,6 +8,9 @@ mod lanes;
 mod mix;
 mod stored;
 
+use crate::simd::Vector;
+use std::ops::Range;
+
 pub(super) use dots::dots;
 pub(super) use lanes::lanes;
 pub(super) use stored::{Space, Stored, widen};
@@ -33,6 +36,8 @@ pub(super) struct Tile<E> {
     pub next: *const usize,
     /// Whether to bring what comes next near.
     pub fetch: bool,
+    /// What to bring near instead, where this is a copy.
+    pub far: Option<Far>,
     /// [KEYS] scales of the K rows; never read when the cache has none.
     pub k_scales: *const f32,
     /// [KEYS] scales of the V rows; never read when the cache has none.
@@ -42,6 +47,34 @@ pub(super) struct Tile<E> {
     /// Position of the first key.
     pub first: usize,
     pub head_dim: usize,
+}
+
+/// The K and V rows that come after those of a tile's copy, whatever their type; only fetched ahead.
+#[derive(Clone, Copy)]
+pub(super) struct Far {
+    pub k: *const u8,
+    pub v: *const u8,
+    /// [KEYS], in values.
+    pub next: *const usize,
+    pub value_bytes: usize,
+}
+
+impl Far {
+    /// Brings the rows of some keys near: a few at a time, because a CPU waits when it is asked for more lines at
+    /// once than it has buffers for.
+    #[inline(always)]
+    unsafe fn fetch<V: Vector>(&self, keys: Range<usize>, head_dim: usize) {
+        for key in keys {
+            // SAFETY: KEYS offsets can be read, by the caller, and a fetch reads nothing.
+            unsafe {
+                let start = *self.next.add(key) * self.value_bytes;
+                for line in (0..head_dim * self.value_bytes).step_by(64) {
+                    V::prefetch(self.k.wrapping_add(start + line));
+                    V::prefetch(self.v.wrapping_add(start + line));
+                }
+            }
+        }
+    }
 }
 
 /// The state of some rows; each row has its own softmax.

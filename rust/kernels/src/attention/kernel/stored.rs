@@ -4,7 +4,7 @@
 //! float32 in a register, which is exact; a scale goes into scores and weights (`dots`) or into a
 //! copy of the tile (`widen`), never into a second pass over the cache.
 
-use super::Tile;
+use super::{Far, Tile};
 use crate::simd::Vector;
 use half::f16;
 
@@ -77,17 +77,14 @@ pub(crate) unsafe fn widen<V: Vector, E: Stored>(tile: &Tile<E>, space: &Space) 
     for key in 0..tile.keys {
         // SAFETY: [keys] offsets, and scales where there are any, [keys, head_dim] rows, as stated.
         unsafe {
-            let (from, next) = (*tile.offsets.add(key), *tile.next.add(key));
+            let from = *tile.offsets.add(key);
             let sides = [
-                (tile.k, tile.next_k, tile.k_scales, space.k),
-                (tile.v, tile.next_v, tile.v_scales, space.v),
+                (tile.k, tile.k_scales, space.k),
+                (tile.v, tile.v_scales, space.v),
             ];
-            for (cache, ahead, scales, to) in sides {
+            for (cache, scales, to) in sides {
                 let to = to.add(key * tile.head_dim);
                 for i in (0..tile.head_dim).step_by(V::LANES) {
-                    if i % E::LINE == 0 {
-                        V::prefetch(ahead.wrapping_add(next + i));
-                    }
                     let mut value: V = E::load(cache.add(from + i));
                     if E::SCALED {
                         value = value.mul(V::splat(*scales.add(key)));
@@ -105,6 +102,12 @@ pub(crate) unsafe fn widen<V: Vector, E: Stored>(tile: &Tile<E>, space: &Space) 
         next_v: space.v,
         next: space.offsets,
         fetch: false,
+        far: Some(Far {
+            k: tile.next_k.cast(),
+            v: tile.next_v.cast(),
+            next: tile.next,
+            value_bytes: size_of::<E>(),
+        }),
         k_scales: tile.k_scales,
         v_scales: tile.v_scales,
         keys: tile.keys,
