@@ -241,7 +241,9 @@ class Chaos:
 
     async def _do(self, name: str, kinds: dict[str, Kind]) -> bool:
         """Do it and count it; False where there was nothing to do it to."""
-        if not await kinds[name].do(self._victim):
+        is_done = await kinds[name].do(self._victim)
+        self._verdict.account.broken_at = time.monotonic()
+        if not is_done:
             return False
         self._verdict.recoveries[name].done += 1
         self._verdict.killed += kinds[name].kills

@@ -6,7 +6,9 @@ import asyncio
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,8 @@ from appliance.config import KIB, MIB, Config, ModelSource, Paths
 from bench import chaos
 from bench.chaos import Chaos
 from bench.soak import Soak
-from bench.survival.chats import Account
+from bench.survival import chats
+from bench.survival.chats import Account, Chat, Chatter
 from bench.survival.faults import Kind, Victim, possible
 from bench.survival.samples import PAGES, Judged, Sample, judge
 from bench.survival.units import Units
@@ -182,6 +185,30 @@ async def test_a_schedule_ends_once_enough_was_done_whatever_it_is_made_of(
     assert set(verdict.recoveries) == wanted, (
         "each kind once, and one that hit nothing is tried again"
     )
+
+
+async def test_a_turn_is_stuck_once_nothing_was_done_to_the_product_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chats, "TURN_S_MAX", 0.05)
+    monkeypatch.setattr(chats, "RETRY_S", (0.0, 0.01))
+    account, tries = Account(), 0
+
+    class Away:
+        async def events(self, _path: str, _body: object) -> tuple[int, list[tuple[str, Any]]]:
+            nonlocal tries
+            tries += 1
+            if tries < 50:
+                account.broken_at = time.monotonic()
+            return 503, [("refused", {"error": {"code": "engine_unavailable"}})]
+
+    door: Any = Away()
+    chatter = Chatter(door, account, seed=1, turns=1, gate=asyncio.Event())
+    async with asyncio.timeout(60):
+        assert not await chatter._turn(Chat(conversation="c"))
+    assert tries > 50, "killed again and again is not stuck"
+    (stuck,) = account.wrong
+    assert "stuck" in stuck
 
 
 CUT = """

@@ -22,7 +22,7 @@ from appliance.config import DatabaseConfig
 from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import Characters, CharacterVersion
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store import prompt_registry
 from appliance.store.entries import ConversationEntry, decode, encode
 from appliance.store.experiment_records import Arm, Experiment, Options
