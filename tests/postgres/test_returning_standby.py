@@ -10,7 +10,7 @@ from appliance.dbops.drill import actors
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import situation
 from appliance.dbops.drill.throwaway import silent
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent
 from appliance.dbops.repair.run import Run
@@ -60,7 +60,7 @@ async def test_what_a_returning_standby_held_is_tried_again_and_nobody_is_asked_
     policy = Policy(last_stage=1, workers=1, lock_timeout_ms=300)
     directory = drill.cluster.directory
     outcome = await repair(directory, tmp_path, policy, [Consent.STANDBY], told=told)
-    held = [result.words for _, result in outcome.ended if result.fault is Fault.RETURNED]
+    held = [result.words for _, result in outcome.ended if result.fault is RepairFault.RETURNED]
     assert outcome.is_complete, outcome.left.steps
     assert len(held) >= TIMES
     assert all("a standby that is kept out was back" in words for words in held)

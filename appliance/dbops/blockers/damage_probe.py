@@ -16,9 +16,10 @@ from appliance.database_failure import DatabaseFailure, FailureKind, failure_kin
 from appliance.dbops.amcheck import Amcheck
 from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
-from appliance.dbops.faults import Fault, damaged_file, fault_of
+from appliance.dbops.faults import RepairFault, damaged_file, repair_fault
 from appliance.dbops.quoting import identifier
-from appliance.dbops.snapshot.snapshot import AgeMin, Database, Missing, Relation, Snapshot
+from appliance.dbops.snapshot.missing import Missing
+from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import ApplianceError
 from appliance.named_sql import read_queries
@@ -183,7 +184,9 @@ class _Probe:
         error: asyncpg.PostgresError,
     ) -> None:
         """Damage has a class of errors of its own; anything else only kept us from looking."""
-        is_missing = fault_of(error) is Fault.MISSING_FILE and damaged_file(error) is not None
+        is_missing = (
+            repair_fault(error) is RepairFault.MISSING_FILE and damaged_file(error) is not None
+        )
         if is_missing or failure_kind(error) in _DAMAGE:
             kind = DamageKind.FILE if is_missing else DamageKind.PAGE
             found = _damage(database, relation, DamageKind.INDEX if index else kind, str(error))

@@ -22,8 +22,8 @@ from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.bundle_folder import read_bundle
 from appliance.prompt.character_file import FILE_BYTES_MAX, read_character
 from appliance.prompt.characters import CharacterVersion, template_in
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.lore.lint import lore_findings
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
 from appliance.prompt.templates.fitting import fit_parts
 from appliance.prompt.templates.inputs import Scope
