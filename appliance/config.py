@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from appliance.database_url import check_database_url
 from appliance.errors import ConfigError
 
 KIB = 1024
@@ -114,6 +115,13 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
     write_retry_s: Seconds = 30
     journal_after_s: Seconds = 1
     journal_bytes: Annotated[int, Meta(ge=4 * MIB, le=GIB)] = 512 * MIB
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            try:
+                check_database_url(self.url)
+            except ValueError as error:
+                raise ValueError(f"database.url {error}") from error
 
 
 class TracesConfig(_Section, frozen=True, kw_only=True):
@@ -260,7 +268,9 @@ def dump_config(config: Config) -> str:
     sections: dict[str, dict[str, Any]] = msgspec.to_builtins(config, enc_hook=str)
     for name, settings in sections.items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+        lines += [
+            f"{key} = {toml_value(value)}" for key, value in settings.items() if value is not None
+        ]
         lines.append("")
     return "\n".join(lines)
 
@@ -271,10 +281,11 @@ def _decode_path(kind: type, value: object) -> object:
     raise ValueError(f"Expected a path, got `{value!r}`")
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A setting's value as a file of settings has it."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     # A JSON string, number or boolean is also a TOML one, DEL aside.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -74,7 +74,10 @@ def _with(config: Config, folder: Path, *, prefix: str) -> Config:
     replace = msgspec.structs.replace
     url = _read(folder, DATABASE_URL, prefix)
     if url is not None:
-        config = replace(config, database=replace(config.database, url=url.strip()))
+        try:
+            config = replace(config, database=replace(config.database, url=url.strip()))
+        except ValueError as error:
+            raise ConfigError(f"credential {DATABASE_URL}: {error}") from error
     keys = _read(folder, API_KEYS, prefix)
     if keys is not None:
         added = _parse_keys(keys)
@@ -96,9 +99,12 @@ def _parse_keys(text: str) -> tuple[ApiKey, ...]:
 
 def _read(folder: Path, name: str, prefix: str) -> str | None:
     """A credential's text, None when there is none. Raises ConfigError when it cannot be read."""
+    path = folder / f"{prefix}{name}"
     try:
-        return (folder / f"{prefix}{name}").read_text(encoding="utf-8")
-    except FileNotFoundError:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if path.is_symlink():
+            raise ConfigError(f"credential {name}: is a link to nothing") from error
         return None
     except PermissionError as error:
         raise _NotReadableError(

@@ -10,12 +10,16 @@ import errno
 import os
 import pwd
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import ConfigError
 
 READ, WRITE, ENTER = os.R_OK, os.W_OK, os.X_OK
+LINKS_MAX = 40
+"""Of a path, path_resolution(7)."""
+
 _LETTERS = ((READ, "r"), (WRITE, "w"), (ENTER, "x"))
 
 HIDDEN_BY_A_SERVICE = ("/home", "/root", "/run/user")
@@ -68,13 +72,24 @@ def stopped_at(path: Path, who: Who, wanted: int) -> Stopped | None:
     The path as written comes first, then what its links lead to. Access lists (acl(5)) are seen only for
     this process itself.
     """
-    # Absolute without following links, which `Path.absolute` leaves as they are.
-    written = path.absolute()
-    found = _walk(written, who, wanted)
-    if found is not None:
-        return found
-    real = Path(os.path.realpath(written))
-    return None if real == written else _walk(real, who, wanted)
+    for place in _places(path):
+        found = _walk(place, who, wanted)
+        if found is not None:
+            return found
+    return None
+
+
+def hidden_at(path: Path) -> Path | None:
+    """Where a path, or a place that its links lead to, lies in a home; None where none of them does."""
+    return next((place for place in _places(path) if _is_in_home(place)), None)
+
+
+def no_home(place: Path) -> str:
+    """What is wrong with a place in a home."""
+    return (
+        f"lies in a home ({place}), and a service does not see homes (ProtectHome=): keep it in /srv, "
+        "/opt or /var/lib, or give it to the unit with BindReadOnlyPaths="
+    )
 
 
 def check_access(setting: str, path: Path, wanted: int) -> None:
@@ -94,11 +109,8 @@ def told(path: Path, stopped: Stopped, who: Who) -> str:
 def advice(stopped: Stopped) -> str:
     """What to do about it, for a person who runs this under systemd."""
     component = stopped.component
-    if any(component.is_relative_to(home) for home in HIDDEN_BY_A_SERVICE):
-        return (
-            "a service does not see homes (ProtectHome=): keep it in /srv or /var/lib, or give it to "
-            "the unit with BindReadOnlyPaths="
-        )
+    if _is_in_home(component):
+        return f"it {no_home(component)}"
     if stopped.cause == os.strerror(errno.EROFS):
         return f"allow the unit to write there: ReadWritePaths={component}"
     if stopped.cause == os.strerror(errno.ENOENT):
@@ -107,6 +119,25 @@ def advice(stopped: Stopped) -> str:
         f"open it (chmod o+{stopped.wanted} {component}), or put the user into its group "
         "(SupplementaryGroups= in the unit)"
     )
+
+
+def _is_in_home(place: Path) -> bool:
+    return any(place.is_relative_to(home) for home in HIDDEN_BY_A_SERVICE)
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """The path as it is written, and as it reads with its first link followed, then the next …"""
+    # Absolute without following links, which `Path.absolute` leaves as they are.
+    place = path.absolute()
+    for _ in range(LINKS_MAX):
+        yield place
+        for component in (*reversed(place.parents), place):
+            if os.path.islink(component):
+                leads_to = component.parent / os.readlink(component)
+                place = Path(os.path.normpath(leads_to / place.relative_to(component)))
+                break
+        else:
+            return
 
 
 def _walk(path: Path, who: Who, wanted: int) -> Stopped | None:

@@ -33,7 +33,7 @@ from bench.survival import clock, disk, proofs
 from bench.survival.chats import Account, Chatter, Door
 from bench.survival.clock import WallClock
 from bench.survival.disk import SmallDisk
-from bench.survival.faults import Kind, Victim, possible
+from bench.survival.faults import KINDS, Kind, Victim, possible
 from bench.survival.product import Recipe, config_of, units_of
 from bench.survival.verdict import Verdict
 from tests.model_fixtures import tiny_model, write_directory
@@ -64,7 +64,10 @@ def main() -> int:
     """Run, print, and give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--kills", type=int, default=1_000, help="processes to kill (-9), one by one"
+        "--kills",
+        type=_count,
+        default=1_000,
+        help="processes to kill (-9), one by one; where --only names no kill: faults",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--chats", type=int, default=12, help="users at once")
@@ -72,7 +75,9 @@ def main() -> int:
     parser.add_argument(
         "--again", type=int, default=200, help="replies to be made again at the end"
     )
-    parser.add_argument("--only", action="append", help="a kind of fault (again for more)")
+    parser.add_argument(
+        "--only", action="append", choices=list(KINDS), help="a kind of fault (again for more)"
+    )
     parser.add_argument("--json", type=Path, help="write the verdict there as well")
     parser.add_argument("--keep", type=Path, help="a new folder for all files, left there")
     options = parser.parse_args()
@@ -85,7 +90,7 @@ def main() -> int:
 
 
 async def _run(options: argparse.Namespace, folder: Path, resources: ExitStack) -> Verdict:
-    verdict = Verdict(seed=options.seed, account=Account())
+    verdict = Verdict(seed=options.seed, kills=options.kills, account=Account())
     small, wall = _disk(folder, resources, verdict), _clock(folder, verdict)
     recipe = Recipe(
         model=write_directory(folder / "model", tiny_model(max_position_embeddings=4096)),
@@ -129,7 +134,7 @@ async def _run(options: argparse.Namespace, folder: Path, resources: ExitStack) 
         statuses = await units.stop()
         if statuses != STATUSES_AFTER_STOP:
             verdict.faults["no orderly end"].append(f"exit statuses {statuses}")
-    verdict.close(kills=options.kills)
+    verdict.close(kinds=KINDS)
     return verdict
 
 
@@ -159,14 +164,23 @@ class Chaos:
     async def faults(self, kills: int, only: list[str] | None) -> None:
         """Until so many processes are killed, or until interrupted."""
         kinds = possible(self._victim)
-        names = list(kinds) if only is None else only
+        names = [name for name in kinds if only is None or name in only]
+        if not names:
+            return
         weights = [kinds[name].weight for name in names]
         # Each kind once in the beginning, however short the run.
         first = self._victim.random.sample(names, len(names))
+        does_kill = any(kinds[name].kills for name in names)
         rounds = 0
-        while (first or self._verdict.killed < kills) and not self._stopping.is_set():
-            name = first.pop() if first else self._victim.random.choices(names, weights)[0]
-            await self._one(name, kinds)
+        while (
+            first or (self._verdict.killed if does_kill else rounds) < kills
+        ) and not self._stopping.is_set():
+            name = first[-1] if first else self._victim.random.choices(names, weights)[0]
+            if not await self._one(name, kinds):
+                await asyncio.sleep(LOOK_EVERY_S)
+                continue
+            if first:
+                first.pop()
             rounds += 1
             if rounds % PROVE_EVERY == 0:
                 await self._prove_idle()
@@ -192,21 +206,21 @@ class Chaos:
             self._door, account, sample=again, seed=seed
         )
 
-    async def _one(self, name: str, kinds: dict[str, Kind]) -> None:
+    async def _one(self, name: str, kinds: dict[str, Kind]) -> bool:
+        """One fault, with more on its heels or alone, to the recovery; False where it hit nothing."""
         victim, verdict = self._victim, self._verdict
         states = victim.units.states
         before = {unit: state.starts for unit, state in states.items()}
         restarts = set(kinds[name].restarts)
         began = time.monotonic()
-        verdict.recoveries[name].done += 1
-        verdict.killed += await kinds[name].do(victim)
+        if not await self._do(name, kinds):
+            return False
         is_alone = victim.random.random() < 0.5
         if not is_alone:
             for _ in range(victim.random.randint(1, MORE_KILLS_MAX)):
                 await asyncio.sleep(victim.random.uniform(0, MORE_WITHIN_S))
                 (more,) = victim.random.choices(MORE, MORE_WEIGHTS)
-                verdict.recoveries[more].done += 1
-                verdict.killed += await kinds[more].do(victim)
+                await self._do(more, kinds)
         over = time.monotonic()
         try:
             async with asyncio.timeout(RECOVER_S_MAX):
@@ -219,10 +233,21 @@ class Chaos:
             verdict.faults["not recovered"].append(
                 f"{name}: not after {RECOVER_S_MAX:g} s; not ready: {late}; /ready: {reasons}"
             )
-            return
+            return True
         if is_alone:
             verdict.recoveries[name].whole_s.append(whole - began)
             verdict.recoveries[name].answered_s.append(answered - began)
+        return True
+
+    async def _do(self, name: str, kinds: dict[str, Kind]) -> bool:
+        """Do it and count it; False where there was nothing to do it to."""
+        is_done = await kinds[name].do(self._victim)
+        self._verdict.account.broken_at = time.monotonic()
+        if not is_done:
+            return False
+        self._verdict.recoveries[name].done += 1
+        self._verdict.killed += kinds[name].kills
+        return True
 
     async def _restarted(self, before: dict[str, int]) -> None:
         """Until these units were started since, all are ready, and so is the whole."""
@@ -300,6 +325,12 @@ def _clock(folder: Path, verdict: Verdict) -> WallClock | None:
         return WallClock(folder)
     verdict.not_done.append(f"jumps of the clock ({reason})")
     return None
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
+    return int(text)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from appliance.engine.replay import Policy, Replay, Sizes
 from appliance.engine.trace import TraceWriter
 from appliance.engine.trace_file import FORMAT, Request, Section, read_trace
 from appliance.model.decoder import load_model
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from bench.day_engine import DayEngine, Measured
 from bench.day_traffic import Day, DayShape
 from tests.model_fixtures import tiny_model, write_directory

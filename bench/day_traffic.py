@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from appliance import tokens
 from appliance.chat.params import ChatLimits
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
 from appliance.prompt.continuation import Tip, continued, tip_after
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import PromptMessage, Role, Zone

@@ -20,11 +20,11 @@ from appliance.engine.loop import EngineLoop
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.kv_cache import bytes_per_page, kv_type
-from appliance.prompt.chat_format import End
+from appliance.prompt.chat_format.chat_format import End
+from appliance.prompt.chat_format.model_text import ModelText
+from appliance.prompt.chat_format.render import render
 from appliance.prompt.messages import PromptMessage, Role, Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.render import render
 from appliance.wire.frames import Admitted, Finished, Frame, Generate, Sampling, Tokens
 from bench.chat_load import Answer, Answerer, Failure, LoadResult, Talk
 

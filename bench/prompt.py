@@ -53,9 +53,9 @@ def texts() -> list[str]:
 
 def our_prompt(contents: Sequence[str], *, stored: bool) -> Callable[[float], int]:
     """A call of ours: takes the share of the prompt that may stay, returns the prompt's tokens."""
+    from appliance.prompt.chat_format.model_text import ModelText
     from appliance.prompt.fit import fit
     from appliance.prompt.messages import PromptMessage, Zone
-    from appliance.prompt.model_text import ModelText
     from appliance.prompt.namespace import PUBLIC, tenant_namespace
     from appliance.prompt.truncate import Window
     from appliance.tokens import count

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from appliance._core import Tokenizer
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.continuation import Tip, continued, tip_after
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import PromptMessage, Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.templates.compiling import load_template
 from appliance.prompt.templates.fitting import fit_parts

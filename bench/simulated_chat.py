@@ -27,11 +27,11 @@ import numpy as np
 
 from appliance._core import PrefixIndex
 from appliance.chat.params import ChatLimits
-from appliance.prompt.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.render import render
 from appliance.prompt.fit import fit
 from appliance.prompt.messages import Prompt, PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
-from appliance.prompt.render import render
 from appliance.prompt.truncate import window
 from appliance.tokens import TokenIds, count
 from tests.unit.prompt.formats import format_of

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from bench import workload
 from bench.survival import proofs
 from bench.survival.chats import Door
 from bench.survival.product import Recipe, config_of, units_of
-from bench.survival.samples import Judged, Sample, judge, sample
+from bench.survival.samples import ASKED, Judged, Sample, judge, sample
 from bench.survival.units import Units
 from bench.survival.users import WAVES, Traffic, day
 from bench.survival.verdict import Outcome
@@ -148,6 +148,7 @@ class Soak:
         if wrong:
             return Outcome.FAILED
         is_whole = bool(judged) and self._traffic.turns >= self._traffic.wanted
+        is_whole = is_whole and not self._not_told(judged)
         return Outcome.PASSED if is_whole else Outcome.NOT_PROVED
 
     def lines(self) -> list[str]:
@@ -166,6 +167,7 @@ class Soak:
             shown.append(
                 f"{'series':<26}{'wave before':>14}{'last wave':>14}{'a turn':>12}  verdict"
             )
+        shown += [f"{name}: not told by most samples" for name in self._not_told(judged)]
         for one in judged:
             verdict = "flat" if one.is_flat else f"grows: {one.explanation or 'NOT EXPLAINED'}"
             shown.append(
@@ -188,6 +190,11 @@ class Soak:
             "failures": dict(+self._traffic.failures),
             "found": self.found,
         }
+
+    def _not_told(self, judged: Sequence[Judged]) -> list[str]:
+        """The series that cannot be judged; with the real model its engine's are among them."""
+        asked = set(ASKED) if self._is_real and judged else set()
+        return sorted(asked - {one.name for one in judged if one.is_whole})
 
     def _judged(self) -> list[Judged]:
         return judge(self._samples, self._samples[-1].wave) if self._samples else []

@@ -27,13 +27,24 @@ PRERM = """#!/bin/sh
 set -e
 [ "$1" = remove ] || exit 0
 for link in current previous; do
-  if [ "$(readlink /opt/appliance/$link)" = /opt/appliance/{version} ]; then
+  if [ "$(readlink {home}/$link)" = {home}/{version} ]; then
     echo "appliance {version} is the $link version: upgrade from it, or appliance system uninstall" >&2
     exit 1
   fi
 done
+# An upgrade leaves an engine that is the same in both versions running, from this one's files.
+for program in /proc/[0-9]*/exe; do
+  case "$(readlink "$program")" in
+  {home}/{version}/*)
+    pid=${{program#/proc/}}
+    pid=${{pid%/exe}}
+    echo "process $pid is still of appliance {version}: systemctl status $pid, then restart its unit" >&2
+    exit 1
+    ;;
+  esac
+done
 # What Python left beside its files.
-find /opt/appliance/{version} -name __pycache__ -prune -exec rm -rf {{}} + 2>/dev/null || true
+find {home}/{version} -name __pycache__ -prune -exec rm -rf {{}} + 2>/dev/null || true
 """
 
 CONTROL = """Package: appliance-{version}
@@ -100,7 +111,8 @@ def pack(stage: Path, out: Path, *, version: str, compression: str) -> Path:
     about.mkdir()
     (about / "control").write_text(control, encoding="utf-8")
     (about / "md5sums").write_text("".join(_sums(stage, files)), encoding="utf-8")
-    (about / "prerm").write_text(PRERM.format(version=version), encoding="utf-8")
+    prerm = PRERM.format(home=Path("/") / HOME, version=version)
+    (about / "prerm").write_text(prerm, encoding="utf-8")
     (about / "prerm").chmod(0o755)
     target = out / f"appliance-{version}_{architecture}.deb"
     level = () if compression == "none" else ("-z3",)

@@ -10,10 +10,10 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Choice, Consent, Step
 from appliance.dbops.repair.deeds import OwnServer
 from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.result import Result
 from appliance.dbops.repair.row_counts import RowReading
 from appliance.dbops.repair.run import Outcome, Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result
 from appliance.dbops.snapshot.inspect import read_cluster
 from appliance.dbops.target import Target
 

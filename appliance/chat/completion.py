@@ -16,11 +16,11 @@ from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.prompting import context_tokens, off_loop, room_for_reply
 from appliance.chat.reply import Reply, remember
 from appliance.errors import ContextLengthExceeded, InvalidRequest
-from appliance.prompt.chat_format import End
+from appliance.prompt.chat_format.chat_format import End
+from appliance.prompt.chat_format.model_text import ModelText
+from appliance.prompt.chat_format.render import render
 from appliance.prompt.messages import ChatMessage, Prompt, PromptMessage, Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
-from appliance.prompt.render import render
 from appliance.wire.access import EngineAccess
 from appliance.wire.frames import Admitted
 

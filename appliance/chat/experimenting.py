@@ -112,8 +112,6 @@ class Experimenting:
         alike. A reserve says when the first cut is, which would have to be known of both arms."""
         found = [await self.catalog.of(character, version) for version in versions.values()]
         bundles = [await self.catalog.bundle(character, version) for version in versions.values()]
-        if any(CHARACTER_FILE not in bundle.files for bundle in bundles):
-            return False
         alike = {
             msgspec.json.encode(
                 msgspec.structs.replace(
@@ -148,12 +146,11 @@ class Experimenting:
                 message=message,
                 check=partial(_refuse_conflicts, experiment),
             )
-        elif coverage is None or coverage == experiment.coverage:
-            raise Conflict(f"{name} runs already, with {experiment.coverage:.0%} of its users")
-        elif coverage < experiment.coverage:
-            raise Conflict(
-                f"{name} lets in {experiment.coverage:.0%} of its users already: a ramp only adds users"
-            )
+        elif coverage is None or coverage <= experiment.coverage:
+            now = f"{100 * experiment.coverage:g}% of its users"
+            if coverage in (None, experiment.coverage):
+                raise Conflict(f"{name} runs already, with {now}")
+            raise Conflict(f"{name} lets in {now} already: a ramp only adds users")
         else:
             _refuse_throwing_out(name, await self.experiments.all())
             await self.experiments.ramp(name, coverage, author=author, message=message)

@@ -25,8 +25,8 @@ from appliance.errors import (
     Overloaded,
     UnknownNode,
 )
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.messages import Prompt
-from appliance.prompt.model_text import ModelText
 from appliance.store.text import storable
 from appliance.tokens import count, head
 from appliance.wire.access import EngineAccess

@@ -16,7 +16,7 @@ from appliance.chat.lore import Recall
 from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.prompting import off_loop
-from appliance.prompt.contents import encode_content
+from appliance.prompt.chat_format.contents import encode_content
 from appliance.prompt.fit import Fitted
 from appliance.prompt.namespace import tenant_namespace
 from appliance.store.records import Conversation, Message, NewMessage

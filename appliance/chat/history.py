@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
+from appliance.prompt.chat_format.model_text import ModelText
+from appliance.prompt.chat_format.roles import JOINER
 from appliance.prompt.messages import PromptMessage, Role, Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
-from appliance.prompt.roles import JOINER
 from appliance.prompt.sources import Source, SourceKind
 from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.records import Conversation, FrozenText, Message, NewMessage

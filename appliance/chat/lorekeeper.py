@@ -15,10 +15,11 @@ from appliance.chat.lore import NOTE, Recall, anchor_on, first_kept, recalled
 from appliance.chat.lore_placement import Placed, placed
 from appliance.prompt.cards.macros import Macros
 from appliance.prompt.characters import CharacterVersion
-from appliance.prompt.contents import encode_content
+from appliance.prompt.chat_format.contents import encode_content
 from appliance.prompt.lore.activation import Before, activated
-from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.books import Lore
 from appliance.prompt.lore.lorebook import LoreEntry
+from appliance.prompt.lore.placement import Placement
 from appliance.prompt.namespace import PUBLIC
 from appliance.store.records import FrozenText, Message, NewMessage, Note
 from appliance.store.text import storable

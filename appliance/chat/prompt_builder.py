@@ -23,10 +23,10 @@ from appliance.chat.scene import (
 )
 from appliance.chat.speakers import led, staged
 from appliance.prompt.cast import Cast
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.fit import Fitted, fit
-from appliance.prompt.lore.books import Placement
+from appliance.prompt.lore.placement import Placement
 from appliance.prompt.messages import Prompt
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.templates.parts import Rendered
 from appliance.prompt.truncate import Window, window

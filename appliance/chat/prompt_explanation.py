@@ -14,7 +14,7 @@ from appliance.chat.part_shares import PartShare, PrefixBreak, broken_at, shares
 from appliance.chat.prefix_causes import Cause
 from appliance.chat.reply_prompts import ReplyPrompt
 from appliance.chat.turn_causes import TurnBefore, cause_of
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.templates.reading import part_tokens
 from appliance.tokens import TokenIds, common, count, head, tail
 

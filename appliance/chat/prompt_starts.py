@@ -20,11 +20,11 @@ from appliance.chat.scene import macros_of, rendered_for, shared_greetings, user
 from appliance.chat.speakers import NEXT_SPEAKER, staged
 from appliance.errors import InvalidCard, InvalidRequest, NotFound, TemplateError
 from appliance.prompt.cast import Cast
-from appliance.prompt.contents import with_ids
+from appliance.prompt.chat_format.contents import with_ids
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.fit import fit, forms_of_front
-from appliance.prompt.lore.books import Placement
+from appliance.prompt.lore.placement import Placement
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
 from appliance.prompt.truncate import Window
 from appliance.store.ledger import TREE_MESSAGES_MAX, Ledger

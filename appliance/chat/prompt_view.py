@@ -7,6 +7,7 @@ from uuid import UUID
 from appliance.chat.prompt_explanation import PromptExplanation, explained
 from appliance.chat.reply_prompts import ReplyPrompts
 from appliance.errors import InvalidRequest
+from appliance.prompt.messages import Prompt
 from appliance.store.records import Message
 
 
@@ -15,6 +16,17 @@ class PromptView:
 
     def __init__(self, prompts: ReplyPrompts) -> None:
         self._prompts = prompts
+
+    async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
+        """The exact prompt of a stored reply, built again from its path.
+
+        It is the prompt that was sent as long as model and limits are the same. Raises InvalidRequest for
+        a message that is no reply.
+        """
+        found = await self._prompts.of(
+            tenant=tenant, conversation_id=conversation_id, message_id=message_id
+        )
+        return found.prompt
 
     async def explain(
         self, *, tenant: str, conversation_id: UUID, message_id: UUID | None

@@ -13,6 +13,7 @@ from appliance.errors import ConfigError
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.bundle_folder import read_bundles
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
+from appliance.prompt.try_out import try_out
 from appliance.store.prompt_records import PRODUCTION
 from appliance.store.prompt_registry import PromptRegistry
 
@@ -25,11 +26,13 @@ FIRST_MESSAGE = "the characters that came with the program"
 async def publish(
     registry: PromptRegistry, bundle: Bundle, *, author: str, message: str
 ) -> tuple[str, bool]:
-    """(version, whether it is new) of a bundle, once it is stored.
+    """(version, whether it is new) of a bundle, once it is stored. It is tried out in a process of its
+    own before this one looks at it.
 
     Raises InvalidBundle or TemplateError for one that makes no prompt, InvalidRequest for an author or
     message, StorageUnavailable.
     """
+    await asyncio.to_thread(try_out, bundle)
     made = await asyncio.to_thread(CharacterVersion.of, bundle)
     is_new = await registry.publish(
         bundle.name, made.version, bundle.files, author=author, message=message

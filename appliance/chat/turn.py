@@ -31,9 +31,8 @@ from appliance.chat.stored_paths import StoredPaths
 from appliance.chat.tips import KnownTurn, Tips
 from appliance.chat.trials import Trials
 from appliance.chat.turn_plan import Plan, RepeatedTurn
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.continuation import tip_after
-from appliance.prompt.messages import Prompt
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.store.ledger import Ledger
 from appliance.store.records import FinishedTurn, NewMessage, StoredTurn
@@ -147,17 +146,6 @@ class Turns:
     def cancel(self, *, tenant: str, conversation_id: UUID) -> bool:
         """Stop the running turn where it was delivered; False when none runs."""
         return self._running.stop((tenant, conversation_id))
-
-    async def prompt_of(self, *, tenant: str, conversation_id: UUID, message_id: UUID) -> Prompt:
-        """The exact prompt of a stored reply, built again from its path.
-
-        It is the prompt that was sent as long as model and limits are the same. Raises NotFound, and
-        InvalidRequest for a message that is no reply.
-        """
-        found = await self.prompts.of(
-            tenant=tenant, conversation_id=conversation_id, message_id=message_id
-        )
-        return found.prompt
 
     @property
     def running(self) -> int:

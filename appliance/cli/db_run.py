@@ -179,7 +179,7 @@ def _rows_json(rows: RowComparison) -> dict[str, Any]:
 
 def _outcome_text(outcome: Outcome) -> str:
     from appliance.cli.db_verify import checks_text
-    from appliance.dbops.repair.run_step import State
+    from appliance.dbops.repair.result import State
     from appliance.dbops.repair.verify import check_rows
 
     lines = []

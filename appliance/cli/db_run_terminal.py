@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from appliance.dbops.plan.step import Choice, Step
     from appliance.dbops.repair.crew import Confirm
     from appliance.dbops.repair.progress import Progress
-    from appliance.dbops.repair.run_step import Result
+    from appliance.dbops.repair.result import Result
 
 
 _QUIET = ("vacuum", "repair what was skipped")

@@ -6,6 +6,7 @@ Owns the options, the order of the checks and what is printed. Never: mends or s
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,7 +15,7 @@ from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.installed import CONFIG
 
 if TYPE_CHECKING:
-    from appliance.cli.doctor_subject import Fault, Subject
+    from appliance.cli.doctor_subject import Fault, Installed, Subject
     from appliance.config import Config
     from appliance.file_access import Who
 
@@ -75,17 +76,17 @@ def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
             mend="systemd-sysusers /etc/sysusers.d/appliance.conf",
         )
         return
-    try:
-        subject = _subject(config_path, written, who, is_installed)
-    except ConfigError as error:
-        yield Fault(
-            name="program-not-reachable",
-            what=error.message,
-            mend="install the program into /opt/appliance, and run `appliance system install` from there",
-        )
-        return
+    subject = _subject(config_path, written, who, is_installed)
     for check in checks():
-        yield from check(subject)
+        try:
+            yield from check(subject)
+        except OSError as error:
+            # What cannot be looked at hides nothing else.
+            yield Fault(
+                name="not-looked-at",
+                what=f"{check.__name__.replace('_', ' ')} could not be looked for: {error}",
+                mend="run this as root; where it is root already, look at what it names",
+            )
 
 
 def checks() -> tuple[Callable[[Subject], Iterator[Fault]], ...]:
@@ -98,6 +99,7 @@ def checks() -> tuple[Callable[[Subject], Iterator[Fault]], ...]:
         doctor_system.user_faults,
         doctor_system.clock_faults,
         doctor_files.folder_faults,
+        doctor_files.trace_faults,
         doctor_system.disk_faults,
         doctor_files.model_faults,
         doctor_system.gpu_faults,
@@ -107,16 +109,15 @@ def checks() -> tuple[Callable[[Subject], Iterator[Fault]], ...]:
         doctor_files.socket_faults,
         doctor_files.port_faults,
         doctor_system.service_faults,
+        doctor_system.installation_faults,
     )
 
 
 def _subject(config_path: Path, written: Config, who: Who, is_installed: bool) -> Subject:
     import pwd
 
-    from appliance.cli.doctor_subject import Subject, look_at_machine
+    from appliance.cli.doctor_subject import Installed, Subject, look_at_machine
     from appliance.cli.installed import CREDENTIALS
-    from appliance.cli.system import SOURCES
-    from appliance.cli.system_steps import install_steps
     from appliance.credentials import with_secrets
     from appliance.errors import ConfigError
 
@@ -125,15 +126,14 @@ def _subject(config_path: Path, written: Config, who: Who, is_installed: bool) -
     except KeyError:
         home = None
     config: Config = written
-    differing: tuple[str, ...] = ()
+    installed = Installed()
     if is_installed:
         try:
             config = with_secrets(written, CREDENTIALS)
         except ConfigError:
             pass  # secret_faults says which; no installation can be planned from it.
         else:
-            steps = install_steps(Path("/"), SOURCES, model=None, name=None, start=False)
-            differing = tuple(map(str, steps))
+            installed = _installed()
     return Subject(
         config_path=config_path,
         written=written,
@@ -142,5 +142,27 @@ def _subject(config_path: Path, written: Config, who: Who, is_installed: bool) -
         home=home,
         machine=look_at_machine(),
         credentials=CREDENTIALS if is_installed else None,
-        differing=differing,
+        installed=installed,
     )
+
+
+def _installed() -> Installed:
+    """What `appliance system check` finds on this system."""
+    from appliance.cli.doctor_subject import Installed
+    from appliance.cli.system import SOURCES
+    from appliance.cli.system_apply import ROOT
+    from appliance.cli.system_steps import check_reach, install_steps, not_this_version
+    from appliance.errors import ConfigError
+
+    other = not_this_version(ROOT)
+    if other is not None:
+        return Installed(other=other)
+    try:
+        check_reach(Path(sys.prefix))
+    except ConfigError as error:
+        return Installed(unreachable=error.message)
+    try:
+        steps = install_steps(ROOT, SOURCES, model=None, name=None, start=False)
+    except ConfigError as error:
+        return Installed(refused=error.message)
+    return Installed(differing=tuple(map(str, steps)))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Iterator
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from appliance.cli.doctor_subject import Fault, Subject
 from appliance.credentials import DATABASE_URL
+from appliance.database_url import hosts_of, port_of
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
 
 CONNECT_TIMEOUT_S = 3.0
+OPEN = stat.S_IWGRP | stat.S_IRWXO
+"""Bits of a data folder's mode with which PostgreSQL refuses it; it takes 0700 and 0750."""
 
 
 def database_faults(subject: Subject) -> Iterator[Fault]:
@@ -41,6 +45,12 @@ def database_faults(subject: Subject) -> Iterator[Fault]:
             what=f"{folder} belongs to uid {folder.stat().st_uid}, and {subject.who.name} has to run it",
             mend=f"chown -R {subject.who.name}:{subject.who.name} {folder}",
         )
+    elif folder.stat().st_mode & OPEN:
+        yield Fault(
+            name="database-open-to-all",
+            what=f"{folder} is open to others than {subject.who.name}, and PostgreSQL refuses it",
+            mend=f"chmod 700 {folder}",
+        )
     try:
         major = (folder / "PG_VERSION").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -60,11 +70,9 @@ def database_faults(subject: Subject) -> Iterator[Fault]:
 
 def _away(url: str, named: str) -> Iterator[Fault]:
     parts = urlsplit(url)
-    hosts = parse_qs(parts.query).get("host", [parts.hostname or "/var/run/postgresql"])
-    ports = parse_qs(parts.query).get("port", [])
-    port = parts.port or (int(ports[0]) if ports and ports[0].isdecimal() else PORT)
+    port = port_of(parts) or PORT
     cause = None
-    for host in hosts:
+    for host in hosts_of(parts):
         try:
             if host.startswith("/"):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -72,8 +80,10 @@ def _away(url: str, named: str) -> Iterator[Fault]:
                     probe.connect(os.path.join(host, f".s.PGSQL.{port}"))
             else:
                 socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
-        except OSError as error:
-            cause = f"{host} port {port}: {error.strerror or error}"
+        except (OSError, ValueError) as error:
+            # A name that cannot be one of a host is a ValueError.
+            why = error.strerror if isinstance(error, OSError) else None
+            cause = f"{host} port {port}: {why or error}"
         else:
             return
     yield Fault(

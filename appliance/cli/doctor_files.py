@@ -17,14 +17,16 @@ from appliance.credentials import KNOWN, with_secrets
 from appliance.errors import ApplianceError
 from appliance.file_access import (
     ENTER,
-    HIDDEN_BY_A_SERVICE,
     READ,
     WRITE,
     advice,
+    hidden_at,
+    no_home,
     stopped_at,
     told,
 )
 from appliance.model.files import check_model
+from appliance.server.auth import Keys
 from appliance.unix_socket import SOCKET_PATH_BYTES_MAX
 
 OPEN_TO_OTHERS = stat.S_IRWXO
@@ -41,6 +43,10 @@ def settings_faults(subject: Subject) -> Iterator[Fault]:
             what=told(path, stopped, subject.who),
             mend=f"chown root:appliance {path} && chmod 640 {path}",
         )
+    try:
+        Keys.from_config(subject.config.server)
+    except ApplianceError as error:
+        yield Fault(name="config-wrong", what=error.message, mend=f"edit {path}")
     url = config.database.url
     holds_secret = bool(config.server.api_keys) or bool(url and urlsplit(url).password)
     if holds_secret and path.stat().st_mode & OPEN_TO_OTHERS:
@@ -64,6 +70,13 @@ def secret_faults(subject: Subject) -> Iterator[Fault]:
         )
         return
     for path in (folder, *sorted(folder.iterdir())):
+        if not path.exists():
+            yield Fault(
+                name="credential-wrong",
+                what=f"{path} is a link to nothing",
+                mend=f"rm {path}, or bring back what it leads to",
+            )
+            continue
         if path.stat().st_mode & (OPEN_TO_OTHERS | OPEN_TO_GROUP):
             yield Fault(
                 name="secret-open-to-all",
@@ -76,6 +89,8 @@ def secret_faults(subject: Subject) -> Iterator[Fault]:
                 what=f"{path} is none of {', '.join(KNOWN)}: nobody reads it",
                 mend=f"rename or remove it: mv {path} {folder / KNOWN[0]}",
             )
+    if any(not path.exists() for path in folder.iterdir()):
+        return
     try:
         with_secrets(subject.written, folder)
     except ApplianceError as error:
@@ -92,13 +107,14 @@ def model_faults(subject: Subject) -> Iterator[Fault]:
             mend=f"put the model there, or edit model.path in {subject.config_path}",
         )
         return
-    if any(path.is_relative_to(home) for home in HIDDEN_BY_A_SERVICE):
+    files = (path,) if path.is_file() else (path, *sorted(path.iterdir()))
+    hidden = next(filter(None, map(hidden_at, files)), None)
+    if hidden is not None:
         yield Fault(
             name="model-hidden",
-            what=f"model.path: {path} lies in a home, which services do not see (ProtectHome=)",
-            mend=f"mkdir -p /srv/models && cp -r {path} /srv/models/, and edit model.path",
+            what=f"model.path: {path} {no_home(hidden)}",
+            mend=f"mkdir -p /srv/models && cp -rL {path} /srv/models/, and edit model.path",
         )
-    files = (path,) if path.is_file() else (path, *sorted(path.iterdir()))
     for place in files:
         stopped = stopped_at(place, who, READ | ENTER if place.is_dir() else READ)
         if stopped is not None:
@@ -143,12 +159,38 @@ def folder_faults(subject: Subject) -> Iterator[Fault]:
                 what=f"{folder} belongs to {_owner(folder)}, and has to be {who.name}'s",
                 mend=f"chown -R {who.name}:{who.name} {folder}",
             )
+        elif name == "state" and (other := _of_another(folder, who.uid)) is not None:
+            yield Fault(
+                name="wrong-owner",
+                what=f"{other} belongs to {_owner(other)}, and has to be {who.name}'s",
+                mend=f"chown -R {who.name}:{who.name} {other}",
+            )
         elif name == "state" and folder.stat().st_mode & (OPEN_TO_OTHERS | OPEN_TO_GROUP):
             yield Fault(
                 name="state-open-to-all",
                 what=f"{folder} holds chats, and others than {who.name} may look into it",
                 mend=f"chmod 700 {folder}",
             )
+
+
+def trace_faults(subject: Subject) -> Iterator[Fault]:
+    """The file that records what requests do to the index: its folder is there, and open to engines."""
+    path = subject.config.engine.trace_path
+    if path is None:
+        return
+    folder = Path(os.path.realpath(path.parent))
+    writes = subject.machine.engine_writes
+    stopped = stopped_at(folder, subject.who, WRITE | ENTER)
+    if not folder.is_dir():
+        what, mend = f"{folder} is no folder", f"install -d -o {subject.who.name} -m 700 {folder}"
+    elif stopped is not None:
+        what, mend = told(folder, stopped, subject.who), advice(stopped)
+    elif writes is not None and not any(folder.is_relative_to(place) for place in writes):
+        what = f"the engine's service may write into {', '.join(map(str, writes))}, not {folder}"
+        mend = f"systemctl edit appliance-engine@.service: [Service] ReadWritePaths={folder}"
+    else:
+        return
+    yield Fault(name="trace-not-writable", what=f"engine.trace_path: {what}", mend=mend)
 
 
 def socket_faults(subject: Subject) -> Iterator[Fault]:
@@ -188,11 +230,12 @@ def port_faults(subject: Subject) -> Iterator[Fault]:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((server.host, server.port))
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
+        except (OSError, UnicodeError) as error:
+            # Text that can be no host's name is a UnicodeError.
+            taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             yield Fault(
                 name="port-taken" if taken else "address-not-here",
-                what=f"{server.host} port {server.port}: {error.strerror}",
+                what=f"{server.host} port {server.port}: {getattr(error, 'strerror', None) or error}",
                 mend=f"ss -ltnp 'sport = :{server.port}' shows who has it; end that, or edit server.port"
                 if taken
                 else f"ip address shows this machine's; edit server.host in {subject.config_path}",
@@ -205,8 +248,24 @@ def _refuses(path: Path) -> bool:
         return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
+def _of_another(folder: Path, uid: int) -> Path | None:
+    """What in the folder of state is another user's; the database's own folder is judged by itself."""
+    for place, folders, files in os.walk(folder):
+        if Path(place) == folder:
+            # The second is the disk's, where one is mounted there.
+            folders[:] = [name for name in folders if name not in ("postgres", "lost+found")]
+        for name in (*folders, *files):
+            path = Path(place, name)
+            try:
+                if path.lstat().st_uid != uid:
+                    return path
+            except FileNotFoundError:
+                continue  # Gone meanwhile.
+    return None
+
+
 def _owner(path: Path) -> str:
-    uid = path.stat().st_uid
+    uid = path.lstat().st_uid
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

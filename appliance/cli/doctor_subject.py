@@ -17,6 +17,14 @@ from appliance.config import Config
 from appliance.file_access import Who
 
 KIB = 1024
+ENGINE_PROPERTIES = (
+    "LimitMEMLOCK",
+    "MemoryMax",
+    "ProtectSystem",
+    "ReadWritePaths",
+    "StateDirectory",
+    "CacheDirectory",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +41,8 @@ class Machine:
     """Facts that no file of the appliance tells.
 
     `services` by unit, empty without systemd. Limits are those of the units where they are installed,
-    else this process's own.
+    else this process's own. `engine_writes`: the folders that an engine's unit may write into, None
+    where nothing keeps it from any.
     """
 
     now_s: float
@@ -42,7 +51,23 @@ class Machine:
     gpu_nodes: tuple[Path, ...]
     open_files_max: int
     locked_bytes_max: int
+    engine_bytes_max: int
+    engine_writes: tuple[Path, ...] | None = None
     services: Mapping[str, ServiceState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What an installation would change, or why there can be none: at most one of these.
+
+    `other`: another version is installed; `unreachable`: services cannot reach the program; `refused`:
+    the settings are no service's; `differing`: the steps of `appliance system check`.
+    """
+
+    other: str | None = None
+    unreachable: str | None = None
+    refused: str | None = None
+    differing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +75,7 @@ class Subject:
     """One appliance on one machine. `who` is the services' user; `home` its home, if it has one.
 
     `config` is what the services have, `written` what the file of settings says by itself.
-    `credentials` is the folder of secrets, None where the appliance is not installed as services;
-    `differing`: what `appliance system check` finds.
+    `credentials` is the folder of secrets, None where the appliance is not installed as services.
     """
 
     config_path: Path
@@ -61,7 +85,7 @@ class Subject:
     home: Path | None
     machine: Machine
     credentials: Path | None
-    differing: tuple[str, ...] = ()
+    installed: Installed = Installed()
 
     @property
     def is_running(self) -> bool:
@@ -76,16 +100,29 @@ def look_at_machine() -> Machine:
     own_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     own_locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     server = unit_properties("appliance-server.service", "LimitNOFILE")
-    engine = unit_properties("appliance-engine@0.service", "LimitMEMLOCK")
+    engine = unit_properties("appliance-engine@0.service", *ENGINE_PROPERTIES)
+    total = memory["MemTotal"] * KIB
     return Machine(
         now_s=time.time(),
-        memory_total_bytes=memory["MemTotal"] * KIB,
+        memory_total_bytes=total,
         huge_pages_bytes=memory.get("HugePages_Total", 0) * memory.get("Hugepagesize", 0) * KIB,
         gpu_nodes=tuple(sorted(Path("/dev").glob("nvidia*"))),
         open_files_max=_limit(server.get("LimitNOFILE"), own_files),
         locked_bytes_max=_limit(engine.get("LimitMEMLOCK"), own_locked),
+        engine_bytes_max=min(total, _limit(engine.get("MemoryMax"), total)),
+        engine_writes=_writable(engine),
         services=services(),
     )
+
+
+def _writable(unit: Mapping[str, str]) -> tuple[Path, ...] | None:
+    """Where a unit may write, systemd.exec(5) `ProtectSystem=strict`."""
+    if unit.get("ProtectSystem") != "strict":
+        return None
+    paths = [word.lstrip("-+") for word in unit.get("ReadWritePaths", "").split()]
+    for name, base in (("StateDirectory", "/var/lib"), ("CacheDirectory", "/var/cache")):
+        paths += [f"{base}/{word}" for word in unit.get(name, "").split()]
+    return tuple(map(Path, paths))
 
 
 def _limit(text: str | None, own: int) -> int:

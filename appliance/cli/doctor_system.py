@@ -13,7 +13,7 @@ import appliance
 from appliance.cli.doctor_subject import Fault, Subject
 from appliance.cli.plain_text import size
 from appliance.cli.system_files import GPU_CONTROL
-from appliance.config import GIB, engine_configs
+from appliance.config import GIB, Config, engine_configs
 from appliance.file_access import READ, WRITE, stopped_at, told
 
 DISK_FREE_BYTES_MIN = GIB
@@ -85,10 +85,16 @@ def memory_faults(subject: Subject) -> Iterator[Fault]:
     """Caches that do not fit into memory, by themselves or because huge pages are set aside."""
     machine = subject.machine
     own = engine_configs(subject.config)
-    on_cpu = [engine for engine in own if not _may_use_gpu(engine.engine.device, subject)]
-    wanted = sum(engine.engine.host_cache_bytes for engine in own)
-    wanted += sum(engine.engine.kv_cache_bytes for engine in on_cpu)
-    if wanted > machine.memory_total_bytes:
+    wanted = sum(_memory(engine, subject) for engine in own)
+    largest = max(_memory(engine, subject) for engine in own)
+    if wanted <= machine.memory_total_bytes and largest > machine.engine_bytes_max:
+        yield Fault(
+            name="memory-short",
+            what=f"engine.kv_cache_bytes and host_cache_bytes ask for {size(largest)}, and an engine's "
+            f"service may have {size(machine.engine_bytes_max)} (MemoryMax=)",
+            mend=f"lower engine.kv_cache_bytes in {subject.config_path}",
+        )
+    elif wanted > machine.memory_total_bytes:
         yield Fault(
             name="memory-short",
             what=f"engine.kv_cache_bytes and host_cache_bytes ask for {size(wanted)}, "
@@ -138,6 +144,16 @@ def gpu_faults(subject: Subject) -> Iterator[Fault]:
             mend='nvidia-smi (install the driver where it fails), or set engine.device = "cpu"',
         )
         return
+    gpus = sum(node.name.removeprefix("nvidia").isdecimal() for node in nodes)
+    for device in asked:
+        number = int(device.partition(":")[2] or 0)
+        if device.startswith("cuda") and number >= gpus:
+            yield Fault(
+                name="gpu-missing",
+                what=f"engine.device asks for {device}, and this machine has {gpus} GPUs, from 0 on",
+                mend=f"nvidia-smi -L shows them; edit engine.device in {subject.config_path}",
+            )
+            return
     for node in nodes:
         stopped = stopped_at(node, subject.who, READ | WRITE) if node.is_char_device() else None
         if stopped is not None:
@@ -151,20 +167,50 @@ def gpu_faults(subject: Subject) -> Iterator[Fault]:
 
 
 def service_faults(subject: Subject) -> Iterator[Fault]:
-    """Services that failed or end again and again, and files that are not as they were installed."""
+    """Services that failed, or end again and again."""
     for unit, state in sorted(subject.machine.services.items()):
         look = f"journalctl -b -u {unit} -n 20, then systemctl restart {unit}"
         if state.active == "failed":
             yield Fault(name="service-failed", what=f"{unit} has failed", mend=look)
         elif state.restarting is not None:
             yield Fault(name="service-restarting", what=f"{unit} {state.restarting}", mend=look)
-    if subject.differing:
+
+
+def installation_faults(subject: Subject) -> Iterator[Fault]:
+    """What is installed is not this program, not reachable, or not as it was installed."""
+    installed = subject.installed
+    if installed.other is not None:
+        yield Fault(
+            name="other-version",
+            what=installed.other,
+            mend="/opt/appliance/current/bin/appliance doctor looks at what is installed",
+        )
+    if installed.unreachable is not None:
+        yield Fault(
+            name="program-not-reachable",
+            what=installed.unreachable,
+            mend="install the program into /opt/appliance, and run `appliance system install` from there",
+        )
+    if installed.refused is not None:
+        yield Fault(
+            name="not-installable",
+            what=installed.refused,
+            mend="mend what is named, then appliance system install --execute",
+        )
+    if installed.differing:
         yield Fault(
             name="units-differ",
-            what=f"{len(subject.differing)} installed files differ from what the settings ask for: "
-            f"{subject.differing[0]}",
+            what=f"{len(installed.differing)} installed files differ from what the settings ask for: "
+            f"{installed.differing[0]}",
             mend="appliance system install --execute, then systemctl restart appliance.target",
         )
+
+
+def _memory(engine: Config, subject: Subject) -> int:
+    """Bytes of this machine's memory that one engine's caches take."""
+    settings = engine.engine
+    on_gpu = _may_use_gpu(settings.device, subject)
+    return settings.host_cache_bytes + (0 if on_gpu else settings.kv_cache_bytes)
 
 
 def _may_use_gpu(device: str, subject: Subject) -> bool:

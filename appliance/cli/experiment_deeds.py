@@ -132,7 +132,7 @@ def run_start(options: argparse.Namespace) -> int:
     print(
         as_json(answer)
         if options.json
-        else f"{found['name']}: runs, with {found['coverage']:.0%} of the users in its range"
+        else f"{found['name']}: runs, with {100 * found['coverage']:g}% of the users in its range"
     )
     return 0
 
@@ -191,7 +191,7 @@ def _line(experiment: Mapping[str, Any]) -> str:
     began = f"since {when(since)}" if since else "not started"
     return (
         f"{experiment['name']}  {experiment['state']}  {began}  {experiment['character']}: {arms}  "
-        f"{experiment['coverage']:.0%} of layer {experiment['layer']} "
+        f"{100 * experiment['coverage']:g}% of layer {experiment['layer']} "
         f"[{experiment['range_start']:g}, {experiment['range_end']:g})"
     )
 

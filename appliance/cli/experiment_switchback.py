@@ -82,7 +82,7 @@ def _text(found: Switching) -> str:
 
     lines = [
         f"{found.character}: {found.after[:12]} beside {found.before[:12]}, by turns, in "
-        f"{counted(found.periods, 'period')}"
+        f"{found.paired:,} of {counted(found.periods, 'period')}"
     ]
     for turns in found.turns:
         blocks = counted(turns.blocks, "pair") + " of neighbouring periods"
@@ -94,6 +94,7 @@ def _text(found: Switching) -> str:
             f"  {turns.title}: {change(effect.change)} ({span(effect.low, effect.high)}), {blocks}"
         )
     lines.append(
-        "95 % intervals for one look; a pair is the unit. Move the label to and fro at drawn times."
+        "95 % intervals for one look; the unit is a pair: periods that follow each other at once, cut to "
+        "equal lengths. Move the label to and fro at drawn times."
     )
     return "\n".join(lines)

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.db import add_db, run_db
@@ -15,6 +14,8 @@ from appliance.cli.doctor import add_doctor, run_doctor
 from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from appliance.cli.experiment import add_experiment
 from appliance.cli.model import add_model
+from appliance.cli.option_types import utf8_path
+from appliance.cli.process_options import add_processes
 from appliance.cli.prompt import add_prompt
 from appliance.cli.status import add_status, run_status
 from appliance.cli.system import add_system, run_system
@@ -70,16 +71,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         return run_experiment(options)
     if options.command in RUN:
         return RUN[options.command](options)
-    from appliance.config import load_config
-
-    config = load_config(options.config)
     if options.command == "serve":
         from appliance.cli.serve import run_serve
+        from appliance.config import load_config
 
-        return run_serve(config)
+        return run_serve(load_config(options.config))
     from appliance.cli.run_process import run_process
 
-    return run_process(options, config)
+    return run_process(options)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -99,7 +98,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     demo.add_argument(
         "--data-dir",
-        type=_folder,
+        type=utf8_path,
         default=None,
         help="where chats are kept (default: $XDG_DATA_HOME/appliance)",
     )
@@ -113,31 +112,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     add_system(commands)
     add_status(commands)
     add_doctor(commands)
-    serve = commands.add_parser(
-        "serve", help="serve the model and database of a configuration file"
-    )
-    engine = commands.add_parser("engine", help="run only the engine process")
-    server = commands.add_parser("server", help="run only the HTTP server process")
-    postgres = commands.add_parser("postgres", help="run only the embedded PostgreSQL")
-    for command in (serve, engine, server, postgres):
-        command.add_argument("--config", type=Path, required=True, help="a TOML file")
-    for process in (engine, server, postgres):
-        process.add_argument(
-            "--parent-pid", type=int, default=None, help="stop when this process, the parent, ends"
-        )
-    engine.add_argument(
-        "--number", type=int, default=None, help="which of several engine.devices, from 0 on"
-    )
-    server.add_argument("--listen-fd", type=int, default=None, help="an inherited listening socket")
+    add_processes(commands)
     return parser
-
-
-def _folder(text: str) -> Path:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a path in UTF-8") from error
-    return Path(text)
 
 
 def _port(text: str) -> int:

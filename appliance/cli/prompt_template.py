@@ -38,24 +38,26 @@ def add_tokens(kinds: Subparsers) -> None:
 
 def run_lint(options: argparse.Namespace) -> int:
     """Print the findings; returns the exit code. Raises TemplateError or ConfigError."""
-    from appliance.cli import prompt_output
+    from appliance.cli import template_commands
 
-    return prompt_output.lint(options.file, _data(options))
+    return template_commands.lint(options.file, _data(options))
 
 
 def run_render(options: argparse.Namespace) -> int:
     """Print the parts; returns the exit code. Raises as `run_lint`."""
-    from appliance.cli import prompt_output
+    from appliance.cli import template_commands
 
-    prompt_output.print_parts(options.file, _data(options))
+    template_commands.print_parts(options.file, _data(options))
     return 0
 
 
 def run_tokens(options: argparse.Namespace) -> int:
     """Print the counts; returns the exit code. Raises as `run_lint`."""
-    from appliance.cli import prompt_output
+    from appliance.cli import template_commands
 
-    return prompt_output.print_tokens(options.file, _data(options), options.model, options.limit)
+    return template_commands.print_tokens(
+        options.file, _data(options), options.model, options.limit
+    )
 
 
 def _add(kinds: Subparsers, name: str, words: str) -> argparse.ArgumentParser:
@@ -70,6 +72,6 @@ def _add(kinds: Subparsers, name: str, words: str) -> argparse.ArgumentParser:
 
 
 def _data(options: argparse.Namespace) -> dict[str, Any]:
-    from appliance.cli import prompt_output
+    from appliance.cli import template_commands
 
-    return {} if options.data is None else prompt_output.read_data(options.data)
+    return {} if options.data is None else template_commands.read_data(options.data)

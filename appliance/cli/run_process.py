@@ -8,18 +8,20 @@ from __future__ import annotations
 import argparse
 import os
 
-from appliance.config import Config
+from appliance.config import load_config
 from appliance.credentials import with_credentials
 from appliance.file_access import ENTER, READ, WRITE, check_access
 from appliance.log import configure_logging
 from appliance.service_manager import NO_MANAGER, inherited_socket, service_manager
 
 
-def run_process(options: argparse.Namespace, config: Config) -> int:
+def run_process(options: argparse.Namespace) -> int:
     """Run the one that `options.command` names to its end; returns the exit code.
 
-    Raises ConfigError, within a second of the start, when this user may not use what it needs.
+    Raises ConfigError, within a second of the start, when the settings are wrong or this user may not use
+    what they name.
     """
+    config = load_config(options.config)
     configure_logging()
     if options.parent_pid is None:
         config = with_credentials(config, os.environ)

@@ -15,9 +15,11 @@ from typing import Any, TypeAlias
 from appliance.cli.admin_client import ask_socket
 from appliance.cli.service_states import ServiceState, services
 from appliance.config import Config, engine_configs
+from appliance.database_failure import DatabaseFailure
 from appliance.dbops.monitoring.figures import read_figures
 from appliance.dbops.target import Target
-from appliance.errors import ApplianceError, EngineUnavailable
+from appliance.errors import ApplianceError, DatabaseError, EngineUnavailable
+from appliance.store.migrate import schema_version
 from appliance.wire.client import EngineClient
 
 PART_TIMEOUT_S = 3.0
@@ -32,7 +34,7 @@ def gather(config: Config) -> dict[str, Any]:
         "services": {unit: _service(state) for unit, state in services().items()},
         "server": server,
         "engines": asyncio.run(_engines(config)),
-        "database": asyncio.run(_database(config)),
+        "database": asyncio.run(database_part(config)),
         # Only the server knows what of the file is done with; without it, the file's size is told.
         "journal": server.get("journal") or _journal(config.paths.journal_dir),
         "model": {"name": config.model.name, "path": str(config.model.path)},
@@ -77,16 +79,28 @@ async def _engine(path: Path) -> Part:
     }
 
 
-async def _database(config: Config) -> Part:
+async def database_part(config: Config) -> Part:
+    """The figures of the database that the configuration means, and its schema's version."""
     url = config.database.url
     target = Target(directory=config.paths.postgres_dir) if url is None else Target(url=url)
     try:
         async with asyncio.timeout(PART_TIMEOUT_S):
-            return await read_figures(target)
+            return await _figures(target)
     except TimeoutError:
         return {"away": f"{target}: no answer within {PART_TIMEOUT_S:g} s"}
     except ApplianceError as error:
         return {"away": error.message}
+
+
+async def _figures(target: Target) -> Part:
+    connection = await target.connect()
+    try:
+        figures = await read_figures(connection)
+        return {**figures, "schema_version": await schema_version(connection)}
+    except DatabaseFailure as error:
+        raise DatabaseError(f"{target}: {str(error) or type(error).__name__}") from error
+    finally:
+        connection.terminate()
 
 
 def _journal(folder: Path) -> Part:

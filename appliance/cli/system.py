@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.option_types import utf8_path, utf8_text
 from appliance.cli.plain_text import as_json
 from appliance.errors import ConfigError
 
@@ -30,8 +31,8 @@ def add_system(commands: Subparsers) -> None:
     parser = commands.add_parser("system", help="install the appliance as services of this box")
     chosen = parser.add_subparsers(dest="system_command", required=True, metavar="COMMAND")
     install = chosen.add_parser("install", help="say what would be made; with --execute make it")
-    install.add_argument("--model", type=Path, default=None, help="a model directory")
-    install.add_argument("--name", default=None, help="what clients call the model")
+    install.add_argument("--model", type=utf8_path, default=None, help="a model directory")
+    install.add_argument("--name", type=utf8_text, default=None, help="what clients call the model")
     install.add_argument("--start", action="store_true", help="start everything at the end")
     check = chosen.add_parser("check", help="whether all is as it was installed (exit code 1: no)")
     upgrade = chosen.add_parser("upgrade", help="let this program take the installed one's place")
@@ -45,7 +46,7 @@ def add_system(commands: Subparsers) -> None:
     uninstall = chosen.add_parser("uninstall", help="take services and program links away")
     uninstall.add_argument(
         "--delete",
-        type=Path,
+        type=utf8_path,
         action="append",
         default=[],
         metavar="FOLDER",
@@ -54,7 +55,7 @@ def add_system(commands: Subparsers) -> None:
     )
     for command in (install, check, uninstall):
         command.add_argument(
-            "--root", type=Path, default=Path("/"), help="a tree that another system will boot"
+            "--root", type=utf8_path, default=Path("/"), help="a tree that another system will boot"
         )
     for command in (install, upgrade, rollback, uninstall):
         command.add_argument("--execute", action="store_true", help="do it; without: only say it")
@@ -62,15 +63,19 @@ def add_system(commands: Subparsers) -> None:
 
 def run_system(options: argparse.Namespace) -> int:
     """Run the chosen subcommand; returns the exit code. Raises ConfigError."""
-    from appliance.cli.system_steps import install_steps, uninstall_steps
+    from appliance.cli.system_apply import tree
+    from appliance.cli.system_steps import install_steps, not_this_version, uninstall_steps
 
     if options.system_command in ("upgrade", "rollback", "about"):
         return _change_version(options)
-    root = options.root.absolute()
+    root = tree(options.root)
     if options.system_command == "uninstall":
-        return _act(root, uninstall_steps(root, options.delete), options.execute)
+        return _act(root, uninstall_steps(root, SOURCES, options.delete), options.execute)
     if options.system_command == "check":
         return _check(root)
+    other = not_this_version(root)
+    if other is not None:
+        raise ConfigError(other)
     steps = install_steps(
         root, SOURCES, model=options.model, name=options.name, start=options.start
     )
@@ -94,10 +99,14 @@ def _change_version(options: argparse.Namespace) -> int:
 def _check(root: Path) -> int:
     from appliance.cli.installed import CONFIG
     from appliance.cli.system_apply import below
-    from appliance.cli.system_steps import install_steps
+    from appliance.cli.system_steps import install_steps, not_this_version
 
     if not below(root, CONFIG).exists():
         print(f"not installed: {CONFIG} is missing (appliance system install)")
+        return EXIT_FOUND_WRONG
+    other = not_this_version(root)
+    if other is not None:
+        print(other)
         return EXIT_FOUND_WRONG
     steps = install_steps(root, SOURCES, model=None, name=None, start=False)
     for step in steps:

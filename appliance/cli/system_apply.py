@@ -12,27 +12,30 @@ import pwd
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from appliance.cli.system_files import DROP_IN_HEAD, Link, Wanted
+from appliance.cli.system_files import DROP_IN_HEAD, UNIT_HEAD, File, Link, Wanted
 from appliance.cli.system_plan import Command, Found, Own, Remove, Step, Write
 from appliance.durable import replace_file
 from appliance.errors import ConfigError
 
 ROOT = Path("/")
 COMMAND_TIMEOUT_S = 900.0
-OURS = ("\nDescription=Chat appliance", f"{DROP_IN_HEAD} ")
-"""What a unit and a drop-in of any version say; all else beside them is the operator's own."""
 
 
 def look(root: Path, wanted: Iterable[Wanted]) -> Mapping[Path, Found]:
-    """What lies at the paths of `wanted`, where something lies."""
+    """What lies at the paths of `wanted`, where something lies.
+
+    A file that is the operator's own may as well be a link to it.
+    """
     found: dict[Path, Found] = {}
     for item in wanted:
         path = below(root, item.path)
-        if path.is_symlink():
-            found[item.path] = Found(target=Path(os.readlink(path)))
+        is_followed = isinstance(item, File) and item.is_kept
+        target = None if is_followed else link_target(path)
+        if target is not None:
+            found[item.path] = Found(target=target)
         elif path.is_file():
             status = path.stat()
             found[item.path] = Found(
@@ -43,24 +46,39 @@ def look(root: Path, wanted: Iterable[Wanted]) -> Mapping[Path, Found]:
     return found
 
 
-def installed_units(root: Path, units: Path) -> set[Path]:
-    """Every unit, drop-in and link that an installation of any version made in the folder `units`."""
+def link_target(path: Path) -> Path | None:
+    """Where a link points; None where there is none."""
+    try:
+        return Path(os.readlink(path))
+    except OSError:
+        return None
+
+
+def installed_units(root: Path, units: Path, shipped: Collection[str]) -> set[Path]:
+    """Every unit, drop-in and link that an installation made in the folder `units`.
+
+    `shipped`: the units of this version; those of another say themselves what they are. All else beside
+    them is the operator's own.
+    """
     folder = below(root, units)
     units_there = {path for path in folder.glob("appliance*") if path.is_file()}
-    found = {path for path in units_there if _is_ours(path)}
-    found |= {path for path in folder.glob("appliance*.d/*.conf") if _is_ours(path)}
+    found = {path for path in units_there if path.name in shipped or _is_ours(path)}
+    drop_ins = folder.glob("appliance*.d/*.conf")
+    found |= {path for path in drop_ins if _text(path).startswith(f"{DROP_IN_HEAD} ")}
     others = {path.name for path in units_there - found}
-    found |= {
-        path
-        for path in folder.glob("*.wants/appliance*")
-        if path.is_symlink() and Path(os.readlink(path)).name not in others
-    }
+    for path in folder.glob("*.wants/appliance*"):
+        target = link_target(path)
+        if target is not None and target.name not in others:
+            found.add(path)
     return {ROOT / path.relative_to(root) for path in found}
 
 
-def _is_ours(path: Path) -> bool:
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return any(mark in text for mark in OURS)
+def _is_ours(unit: Path) -> bool:
+    return _text(unit).startswith(UNIT_HEAD.format(name=unit.name))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def carry_out(root: Path, step: Step) -> None:
@@ -92,6 +110,11 @@ def run(words: tuple[str, ...]) -> str:
         said = (ended.stderr or ended.stdout).strip()
         raise ConfigError(f"{' '.join(words)}: {said or f'exit status {ended.returncode}'}")
     return ended.stdout
+
+
+def tree(root: Path) -> Path:
+    """The folder that is meant as the root; `ROOT` for this system, however it is written."""
+    return ROOT if root.exists() and root.samefile(ROOT) else root.absolute()
 
 
 def below(root: Path, path: Path) -> Path:

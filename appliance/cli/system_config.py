@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.config import Config
+from appliance.config import Config, toml_value
 
 SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
 LINE_LETTERS = 110
@@ -62,16 +62,11 @@ def _setting(
     if meaning is not None:
         yield from textwrap.wrap(meaning, LINE_LETTERS, initial_indent="# ", subsequent_indent="# ")
     if value is not None:
-        yield f"{field.name} = {_toml(value)}"
+        yield f"{field.name} = {toml_value(value)}"
     elif field.default is msgspec.NODEFAULT or field.default is None:
         yield f"#{field.name} ="
     else:
-        yield f"#{field.name} = {_toml(field.default)}"
-
-
-def _toml(value: object) -> str:
-    # A JSON string, number, boolean or list of them is also a TOML one.
-    return msgspec.json.encode(value).decode()
+        yield f"#{field.name} = {toml_value(field.default)}"
 
 
 def _plain(markdown: str) -> str:

@@ -6,14 +6,17 @@ GPUs, how many engines) is in drop-ins and links beside them.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from appliance.cli.installed import CONFIG
-from appliance.config import Config, engine_configs
+from appliance.config import Config, ServerConfig, engine_configs
+from appliance.database_url import hosts_of
+from appliance.errors import ConfigError
 from appliance.server.auth import loopback_address
 
 USER = "appliance"
@@ -33,6 +36,11 @@ POSTGRES_UNIT = "appliance-postgres.service"
 _BACKUP = "appliance-db-backup"
 DROP_IN_HEAD = "# Written by `appliance system install`"
 """How a drop-in begins that depends on the configuration; others are the operator's own."""
+
+UNIT_HEAD = (
+    "# Installed by `appliance system install` as {name}: changes belong into `systemctl edit`."
+)
+"""How a unit begins; a copy of it under another name is the operator's own."""
 
 
 class Owner(Enum):
@@ -90,8 +98,11 @@ def unit_files(sources: Mapping[str, str], config: Config, *, has_gpu: bool) -> 
         for name, text in sorted(sources.items())
         if "/" not in name and (own_postgres or not name.startswith((POSTGRES_UNIT, _BACKUP)))
     }
-    files = [File(path=UNITS / name, text=text) for name, text in units.items()]
-    files.append(_listen(config))
+    files = [
+        File(path=UNITS / name, text=f"{UNIT_HEAD.format(name=name)}\n{text}")
+        for name, text in units.items()
+    ]
+    files.append(_listen(config.server))
     files += [_network(name) for name in _networked(config) if f"appliance-{name}.service" in units]
     if has_gpu and any(own.engine.device != "cpu" for own in engine_configs(config)):
         files.append(_gpu())
@@ -115,14 +126,23 @@ def _started(units: Mapping[str, str], config: Config) -> list[Link]:
     return [*links, Link(path=boot / "appliance.target", target=UNITS / "appliance.target")]
 
 
-def _listen(config: Config) -> File:
-    host, port = config.server.host, config.server.port
-    # A socket unit takes addresses alone.
-    loopback = loopback_address(host)
-    address = loopback or host
-    shown = f"[{address}]" if ":" in address else address
-    lines = ["[Socket]", "ListenStream=", f"ListenStream={shown}:{port}"]
-    if loopback is None:
+def listen_address(server: ServerConfig) -> str:
+    """Where a socket unit listens, systemd.socket(5): an address, and no name. Raises ConfigError."""
+    if server.port == 0:
+        raise ConfigError("server.port: 0 is any free port; a service has to have one of its own")
+    try:
+        address = ipaddress.ip_address(loopback_address(server.host) or server.host.strip("[]"))
+    except ValueError as error:
+        raise ConfigError(
+            f"server.host: {server.host!r} is a name, and a service listens at an address "
+            "(`ip address` shows this machine's; 0.0.0.0 and :: are all of them)"
+        ) from error
+    return f"[{address}]:{server.port}" if address.version == 6 else f"{address}:{server.port}"
+
+
+def _listen(server: ServerConfig) -> File:
+    lines = ["[Socket]", "ListenStream=", f"ListenStream={listen_address(server)}"]
+    if loopback_address(server.host) is None:
         # Keys are required there (server.api_keys); who else may connect is a firewall's business.
         lines += ["FreeBind=yes", "IPAddressDeny=", "IPAddressAllow="]
     return _drop_in("appliance-server.socket", "listen", "server.host and server.port", lines)
@@ -172,6 +192,4 @@ def _drop_in(unit: str, name: str, cause: str, lines: list[str]) -> File:
 
 def _is_unix(url: str) -> bool:
     """Whether a database's address is a unix socket: no host, or one that is a folder."""
-    parts = urlsplit(url)
-    hosts = parse_qs(parts.query).get("host", [parts.hostname or "/"])
-    return all(host.startswith("/") for host in hosts)
+    return all(host.startswith("/") for host in hosts_of(urlsplit(url)))

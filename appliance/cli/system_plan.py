@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.cli.system_files import UNITS, USER, File, Link, Wanted
+from appliance.cli.system_files import (
+    POSTGRES_UNIT,
+    SERVER_UNIT,
+    UNITS,
+    USER,
+    File,
+    Link,
+    Wanted,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +85,17 @@ def plan_install(
     found: Mapping[Path, Found],
     extra: Iterable[Path],
     *,
+    running: Iterable[str],
     has_user: bool,
     folders_missing: Sequence[Path],
     start: bool,
 ) -> tuple[Step, ...]:
     """The steps that are missing, in order; none when all is as it should be.
 
-    `extra`: files and links of an earlier installation that this one does not want.
+    `extra`: files and links of an earlier installation that this one does not want; `running`: units
+    without such a file that run all the same.
     """
+    extra = sorted(extra)
     steps: list[Step] = [*_writes(accounts, found)]
     if not has_user:
         words = ("systemd-sysusers", "/etc/sysusers.d/appliance.conf")
@@ -92,7 +103,8 @@ def plan_install(
     if folders_missing:
         create = ("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/appliance.conf")
         steps.append(Command(words=create, why="makes " + ", ".join(map(str, folders_missing))))
-    changes = [*_writes(files, found), *(Remove(path=path) for path in sorted(extra))]
+    steps += _stops(extra, running)
+    changes = [*_writes(files, found), *(Remove(path=path) for path in extra)]
     steps += changes
     if any(_touches_units(step) for step in changes):
         steps.append(Command(words=("systemctl", "daemon-reload"), why="units changed"))
@@ -117,6 +129,18 @@ def plan_uninstall(
     if any(path.is_relative_to(UNITS) for path in paths):
         steps.append(Command(words=("systemctl", "daemon-reload"), why="units are gone"))
     return (*steps, *(Remove(path=path, is_tree=True) for path in sorted(deleted)))
+
+
+def _stops(extra: Iterable[Path], running: Iterable[str]) -> list[Step]:
+    """Ends what is not part of the appliance any more: started again with it, it would end for ever."""
+    kinds = (".service", ".socket", ".timer")
+    units = {path.name for path in extra if path.suffix in kinds and "@." not in path.name}
+    units |= set(running)
+    if POSTGRES_UNIT in units:
+        # Its turns would go to the journal, and from there into the other database.
+        units.add(SERVER_UNIT)
+    words = ("systemctl", "stop", *sorted(units))
+    return [Command(words=words, why="the settings have no place for it")] if units else []
 
 
 def _writes(wanted: Sequence[Wanted], found: Mapping[Path, Found]) -> list[Step]:

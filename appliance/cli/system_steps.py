@@ -9,7 +9,8 @@ from pathlib import Path
 
 import appliance
 from appliance.cli.installed import CONFIG, CREDENTIALS
-from appliance.cli.system_apply import ROOT, below, installed_units, look
+from appliance.cli.service_states import services
+from appliance.cli.system_apply import ROOT, below, installed_units, link_target, look
 from appliance.cli.system_config import config_text, read_meanings
 from appliance.cli.system_files import (
     BACKUPS,
@@ -23,6 +24,7 @@ from appliance.cli.system_files import (
     UNITS,
     USER,
     account_files,
+    engine_units,
     program_files,
     unit_files,
 )
@@ -30,7 +32,18 @@ from appliance.cli.system_plan import Step, plan_install, plan_uninstall
 from appliance.config import Config, engine_configs, load_config, parse_config
 from appliance.credentials import with_secrets
 from appliance.errors import ConfigError
-from appliance.file_access import ENTER, READ, Who, advice, stopped_at, told, user
+from appliance.file_access import (
+    ENTER,
+    READ,
+    Who,
+    advice,
+    hidden_at,
+    no_home,
+    stopped_at,
+    told,
+    user,
+)
+from appliance.server.auth import Keys
 
 FOLDERS = (RUN, STATE, CACHE, BACKUPS, CREDENTIALS)
 DELETABLE = (STATE, CACHE, BACKUPS, CONFIG.parent)
@@ -43,15 +56,17 @@ def install_steps(
 ) -> tuple[Step, ...]:
     """The steps to an installed appliance; none when there is nothing left to do.
 
-    Raises ConfigError when the configuration that is there is wrong, or the service's user could not
-    reach the program.
+    Raises ConfigError when the configuration that is there is wrong or no service's, when the service's
+    user could not reach the program, or something else lies where its command has to.
     """
     texts = _texts(sources)
     toml = _config_toml(root, model, name)
     config = _config(root, toml)
     prefix = Path(sys.prefix)
+    Keys.from_config(config.server)
     if root == ROOT:
-        _check_reach(prefix)
+        check_reach(prefix)
+    _check_command(root)
     accounts = account_files(texts)
     has_gpu = _has_gpu(root, config)
     files = (*program_files(prefix, toml), *unit_files(texts, config, has_gpu=has_gpu))
@@ -60,14 +75,26 @@ def install_steps(
         accounts,
         files,
         look(root, (*accounts, *files)),
-        installed_units(root, UNITS) - wanted,
+        installed_units(root, UNITS, texts.keys()) - wanted,
+        running=_left_running(config) if root == ROOT else (),
         has_user=root != ROOT or user(USER) is not None,
         folders_missing=[f for f in FOLDERS if root == ROOT and not f.is_dir()],
         start=start,
     )
 
 
-def uninstall_steps(root: Path, delete: Iterable[Path]) -> tuple[Step, ...]:
+def not_this_version(root: Path) -> str | None:
+    """That another version is installed, and what lets this one take its place; None where it is not."""
+    installed = link_target(below(root, PROGRAM))
+    if root != ROOT or installed is None or installed == Path(sys.prefix):
+        return None
+    return (
+        f"{PROGRAM} is {installed}, and this is the program in {sys.prefix}, which takes its place by "
+        "`appliance system upgrade` alone: it tries the database first, and leaves a way back"
+    )
+
+
+def uninstall_steps(root: Path, sources: Path, delete: Iterable[Path]) -> tuple[Step, ...]:
     """The steps that take it away. Raises ConfigError for a folder that is not the appliance's."""
     folders = [folder.absolute() for folder in delete]
     for folder in folders:
@@ -75,13 +102,13 @@ def uninstall_steps(root: Path, delete: Iterable[Path]) -> tuple[Step, ...]:
             known = ", ".join(map(str, DELETABLE))
             raise ConfigError(f"--delete {folder}: expected one of {known}")
     others = (
-        COMMAND,
+        *([COMMAND] if _is_command_ours(root) else []),
         PROGRAM,
         PREVIOUS,
         *(Path("/etc") / d / "appliance.conf" for d in ("sysusers.d", "tmpfiles.d")),
     )
     links = {path for path in others if os.path.lexists(below(root, path))}
-    units = installed_units(root, UNITS)
+    units = installed_units(root, UNITS, _texts(sources).keys())
     return plan_uninstall(
         units | links,
         [folder for folder in folders if below(root, folder).exists()],
@@ -136,7 +163,30 @@ def _has_gpu(root: Path, config: Config) -> bool:
     return any(own.engine.device.startswith("cuda") for own in engine_configs(config))
 
 
-def _check_reach(prefix: Path) -> None:
+def _left_running(config: Config) -> Iterable[str]:
+    """Engines that run though the settings have none of their number."""
+    wanted = engine_units(config)
+    return (
+        unit
+        for unit, state in services().items()
+        if unit.startswith("appliance-engine@")
+        and unit not in wanted
+        and state.active != "inactive"
+    )
+
+
+def _is_command_ours(root: Path) -> bool:
+    return link_target(below(root, COMMAND)) == PROGRAM / "bin" / COMMAND.name
+
+
+def _check_command(root: Path) -> None:
+    if os.path.lexists(below(root, COMMAND)) and not _is_command_ours(root):
+        raise ConfigError(
+            f"{COMMAND} is there already, and not from an installation: mv {COMMAND} {COMMAND}.old"
+        )
+
+
+def check_reach(prefix: Path) -> None:
     """Raise ConfigError when the service's user cannot get at the program's files."""
     who = user(USER) or NOT_YET_MADE
     places: Sequence[Path] = (
@@ -145,6 +195,9 @@ def _check_reach(prefix: Path) -> None:
         Path(appliance.__file__),
     )
     for place in places:
+        hidden = hidden_at(place)
+        if hidden is not None:
+            raise ConfigError(f"the program: {place} {no_home(hidden)}")
         stopped = stopped_at(place, who, READ if place.suffix == ".py" else READ | ENTER)
         if stopped is not None:
             raise ConfigError(f"the program: {told(place, stopped, who)}; {advice(stopped)}")

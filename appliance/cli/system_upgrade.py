@@ -17,7 +17,7 @@ from pathlib import Path
 
 from appliance.cli.admin_client import ask_socket
 from appliance.cli.postgres import with_own_postgres
-from appliance.cli.system_apply import ROOT, carry_out
+from appliance.cli.system_apply import ROOT, carry_out, link_target
 from appliance.cli.system_files import (
     POSTGRES_UNIT,
     PREVIOUS,
@@ -70,7 +70,7 @@ def run_upgrade(sources: Path, *, execute: bool, no_way_back: bool) -> int:
         )
     restarts = restarts_of(old, new, config)
     # First of all, so that there is a way back from wherever this stops.
-    way_back = [] if _link(PREVIOUS) == old_prefix else [_previous(old_prefix)]
+    way_back = [] if link_target(PREVIOUS) == old_prefix else [_previous(old_prefix)]
     steps = (*way_back, *install, *restarts)
     for step in steps:
         print(step, flush=True)
@@ -113,7 +113,7 @@ def restarts_of(old: About | None, new: About, config: Config) -> tuple[Command,
 
 
 def _installed() -> Path:
-    installed = _link(PROGRAM)
+    installed = link_target(PROGRAM)
     if installed is None:
         raise ConfigError(
             f"{PROGRAM}: no version is installed yet: appliance system install --model DIR"
@@ -128,7 +128,7 @@ def _replaced(installed: Path, new: About, config: Config) -> Path | None:
     """
     if installed != Path(new.prefix):
         return installed
-    before = _link(PREVIOUS)
+    before = link_target(PREVIOUS)
     is_old_serving = _served(config) not in (None, new.version)
     return before if is_old_serving and before != installed else None
 
@@ -141,14 +141,6 @@ def _served(config: Config) -> str | None:
     except ApplianceError:
         return None
     return str(told["version"])
-
-
-def _link(path: Path) -> Path | None:
-    """Where a link points; None where there is none."""
-    try:
-        return Path(os.readlink(path))
-    except OSError:
-        return None
 
 
 def _previous(prefix: Path) -> Write:
@@ -180,7 +172,7 @@ async def _rehearse_on(config: Config) -> Rehearsed:
 def _carry_out(
     steps: Sequence[Step], old_prefix: Path, restarts: Sequence[Command], *, is_one_way: bool
 ) -> int:
-    before = _link(PREVIOUS)
+    before = link_target(PREVIOUS)
     try:
         with _ended_as_by_ctrl_c():
             for step in steps:
@@ -205,6 +197,8 @@ def _put_back(old_prefix: Path, before: Path | None, restarts: Sequence[Command]
     """The old version, by its own command; and what was the one before it."""
     program = str(old_prefix / "bin" / "appliance")
     _tell(f"putting {old_prefix} back")
+    # Its own `install` puts the rest back, and does so for the version that is linked alone.
+    carry_out(ROOT, Write(wanted=Link(path=PROGRAM, target=old_prefix), cause="the upgrade failed"))
     for words in ((program, "system", "install", "--execute"), *(r.words for r in restarts)):
         carry_out(ROOT, Command(words=words, why="the upgrade failed"))
     carry_out(ROOT, Remove(path=PREVIOUS) if before is None else _previous(before))

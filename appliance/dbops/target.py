@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure, FailureKind, failure_kind
+from appliance.database_url import check_database_url
 from appliance.dbops.folder import opened
 from appliance.dbops.settings import PORT, SUPERUSER
 from appliance.errors import ConfigError, DatabaseError, NotRunning
@@ -198,12 +199,9 @@ def is_superuser(connection: Connection) -> bool:
 
 def _check_url(url: str) -> None:
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        check_database_url(url)
     except ValueError as error:
-        raise ConfigError(f"the database's URL: {error}") from error
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigError("the database's URL must begin with postgresql://")
+        raise ConfigError(f"the database's URL {error}") from error
 
 
 def _command_timeout_s(statement_timeout_ms: int) -> float | None:

@@ -55,7 +55,7 @@ async def read_columns(
             case FailureKind.CONNECTION | FailureKind.STARTING:
                 raise
             case FailureKind.CANCELLED:
-                told = f"was not done in the {timeout_s:.0f} s that were left"
+                told = f"was not done in the {timeout_s:.3g} s that were left"
             case _:
                 told = str(error)
         raise InvalidRequest(f"{origin}: {told}") from error
@@ -114,16 +114,15 @@ def _row(
 def _columns(origin: str, row: np.dtype[np.void], body: memoryview) -> Columns:
     assert row.names is not None
     names = row.names[2::2]
-    rows = np.frombuffer(body[: len(body) // row.itemsize * row.itemsize], dtype=row)
-    is_null = np.stack(
-        [rows[f"length {number}"] != row[name].itemsize for number, name in enumerate(names)],
-        axis=1,
-    )
-    if is_null.any() or len(body) % row.itemsize:
-        # A null has no bytes, so that all after it lie elsewhere: the first one is what is told.
-        first = is_null.any(axis=1).argmax() if is_null.any() else None
-        told = "a value" if first is None else f"a value of {names[is_null[first].argmax()]!r}"
-        raise InvalidRequest(f"{origin}: {told} is null; use coalesce")
+    # A null has no bytes, so that all after it lie elsewhere: the first one is found, and told.
+    missing = -len(body) % row.itemsize
+    rows = np.frombuffer(bytes(body) + bytes(missing) if missing else body, dtype=row)
+    is_null = [rows[f"length {number}"] != row[name].itemsize for number, name in enumerate(names)]
+    if any(one.any() for one in is_null):
+        first = min(int(one.argmax()) for one in is_null if one.any())
+        column = next(name for name, one in zip(names, is_null, strict=True) if one[first])
+        raise InvalidRequest(f"{origin}: a value of {column!r} is null; use coalesce")
+    assert not missing
     found = {name: rows[name].astype(np.float64) for name in names}
     for name, values in found.items():
         wrong = ~(np.abs(values) <= SIZE_MAX)

@@ -143,7 +143,7 @@ def _sql(folder: Traversable, origin: str, name: str, known: Mapping[str, str]) 
             )
         return known[name]
     try:
-        return path.read_text(encoding="utf-8").rstrip().removesuffix(";")
+        return path.read_text(encoding="utf-8").rstrip("; \t\r\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{origin}/{name}.sql: {why}") from error

@@ -7,10 +7,12 @@ the label's history and the ledger. Never: moves a label.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.errors import InvalidRequest
 from appliance.experiment.findings import Effect
@@ -35,7 +37,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """A stretch of time in which new chats got one version; its first minutes are left out."""
+    """A stretch of time in which new chats got one version."""
 
     version: str
     starts: datetime
@@ -56,12 +58,14 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switching:
-    """A comparison of two versions by turns."""
+    """A comparison of two versions by turns: of the `periods` in which they were served those in a pair
+    are compared, `paired` of them."""
 
     character: str
     before: str
     after: str
     periods: int
+    paired: int
     turns: tuple[Turns, ...]
 
 
@@ -80,29 +84,32 @@ async def compare_by_turns(
     """
     async with asyncio.timeout(TIMEOUT_S), acquired(pool) as connection:
         moves = await connection.fetch(QUERIES["moves"], character)
-        before, after = (_found(start, {move["version"] for move in moves}) for start in versions)
-        periods = [
-            Period(version=move["version"], starts=move["starts"] + warm_up, ends=move["ends"])
+        before, after = (
+            _found(start, {move["version"] for move in moves if move["version"]})
+            for start in versions
+        )
+        served = [
+            Period(version=move["version"] or "", starts=move["starts"], ends=move["ends"])
             for move in moves
-            if move["version"] in (before, after)
-            and (since is None or move["starts"] >= since)
-            and move["starts"] + warm_up < move["ends"]
+            if since is None or move["starts"] >= since
+        ]
+        paired = [
+            period for pair in paired_periods(served, (before, after), warm_up) for period in pair
         ]
         rows = await connection.fetch(
             QUERIES["latencies"],
             character,
-            [period.version for period in periods],
-            [period.starts for period in periods],
-            [period.ends for period in periods],
+            [period.version for period in paired],
+            [period.starts for period in paired],
+            [period.ends for period in paired],
         )
-    treated = np.array([period.version == after for period in periods], dtype=np.bool_)
     turns = []
     for kind, share, title in MEASURES:
         mine = [row for row in rows if row["kind"] == kind]
         turns.append(
             turns_of(
                 title,
-                treated,
+                np.array([period.version == after for period in paired], dtype=np.bool_),
                 np.array([row["period"] for row in mine], dtype=np.int32),
                 np.array([row["step"] for row in mine], dtype=np.float64),
                 np.array([row["count"] for row in mine], dtype=np.int64),
@@ -110,35 +117,65 @@ async def compare_by_turns(
             )
         )
     return Switching(
-        character=character, before=before, after=after, periods=len(periods), turns=tuple(turns)
+        character=character,
+        before=before,
+        after=after,
+        periods=sum(period.version in (before, after) for period in served),
+        paired=len(paired),
+        turns=tuple(turns),
     )
+
+
+def paired_periods(
+    served: Sequence[Period], versions: tuple[str, str], warm_up: timedelta
+) -> list[tuple[Period, Period]]:
+    """Periods that follow each other at once, in order, each pair cut to equal lengths.
+
+    Of both the first minutes are left out, and of the longer one what is farthest from the other: what a
+    version did for a month says nothing of the hour before it went. Those that never had a time of their
+    own are in no pair, and nothing is put in their place.
+    """
+    arms = [versions.index(one.version) if one.version in versions else None for one in served]
+    pairs = []
+    for place, beside in neighbours(arms):
+        first, second = served[place], served[beside]
+        length = min(one.ends - one.starts - warm_up for one in (first, second))
+        if length > timedelta(0):
+            begins = second.starts + warm_up
+            pairs.append(
+                (
+                    replace(first, starts=first.ends - length),
+                    replace(second, starts=begins, ends=begins + length),
+                )
+            )
+    return pairs
 
 
 def turns_of(
     title: str,
-    treated: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    period: np.ndarray[tuple[int], np.dtype[np.int32]],
-    step: np.ndarray[tuple[int], np.dtype[np.float64]],
-    count: np.ndarray[tuple[int], np.dtype[np.int64]],
+    treated: NDArray[np.bool_],
+    period: NDArray[np.int32],
+    step: NDArray[np.float64],
+    count: NDArray[np.int64],
     share: float,
 ) -> Turns:
-    """One time's change, from `count` replies in `step` of a `period` that is `treated` or not."""
+    """One time's change, from `count` replies in `step` of a `period` that is `treated` or not; periods
+    are pairs, in order, and a pair without a reply in one of them counts for nothing."""
     if not len(period):
         return Turns(title=title, blocks=0, effect=None)
-    # Periods in which nobody wrote are as if they had not been.
     times = np.maximum(time_of(step), TIME_MS_MIN)
     present, value = period_values(period, times, count, share)
-    block = neighbours(treated[present])
-    paired = block >= 0
-    contrast = switchback(block[paired], treated[present][paired], value[paired])
+    block = (present // 2).astype(np.int32)
+    contrast = switchback(block, treated[present], value)
+    blocks = int((np.bincount(block) == 2).sum())
     if contrast is None:
-        return Turns(title=title, blocks=int(paired.sum()) // 2, effect=None)
+        return Turns(title=title, blocks=blocks, effect=None)
     low, high = contrast.interval(ALPHA)
     change, low, high = np.expm1(np.array([contrast.effect, low, high])).tolist()
     return Turns(
         title=title,
-        blocks=int(contrast.units),
-        effect=Effect(change=change, low=low, high=high),
+        blocks=blocks,
+        effect=Effect(change=change, low=low, high=high, is_share=True),
     )
 
 

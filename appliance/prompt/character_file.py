@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from appliance.errors import InvalidBundle, TemplateError
-from appliance.prompt.bundle import NAME
-from appliance.prompt.contents import UNSTORABLE
+from appliance.prompt.bundle import NAME, NAME_WORDS
+from appliance.prompt.chat_format.contents import UNSTORABLE
 from appliance.prompt.field_faults import field_fault
+from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
 from appliance.prompt.settings import (
     NO_SAMPLING,
     NO_TRUNCATION,
@@ -46,7 +47,7 @@ class Character(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     suggestions: tuple[str, ...] = ()
     template: str = DEFAULT_TEMPLATE
     post_history: str = ""
-    lore_placement: Literal["frozen", "as_written"] = "frozen"
+    lore_placement: Placement = DEFAULT_PLACEMENT
     sampling: SamplingSettings = NO_SAMPLING
     truncation: TruncationSettings = NO_TRUNCATION
 
@@ -77,7 +78,7 @@ def read_character(source: bytes, here: str) -> Character:
         where = here if at is None else f"{here}, line {at.place.line}"
         raise InvalidBundle(f"{where}: {said}") from error
     if NAME.match(character.id) is None:
-        raise InvalidBundle(f"{here}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
+        raise InvalidBundle(f"{here}: id: {character.id!r} is not {NAME_WORDS}")
     if not character.name.strip():
         raise InvalidBundle(f"{here}: name: is empty")
     for name, value in msgspec.structs.asdict(character).items():

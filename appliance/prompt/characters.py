@@ -20,7 +20,7 @@ from appliance.prompt.cards.json_document import parse_document
 from appliance.prompt.cards.macros import DEFAULT_USER, Expanded, Macros
 from appliance.prompt.cards.texts import card_texts, macros_of, summary
 from appliance.prompt.character_file import Character, read_character
-from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.books import Lore
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.settings import SamplingSettings, TruncationSettings
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE, built_in, of_cards
@@ -79,7 +79,7 @@ class CharacterVersion:
             template.render({**NO_INPUTS, **character.values()}, SAMPLE)
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
-        lore = Lore.of(_lorebooks(bundle), Placement(character.lore_placement))
+        lore = Lore.of(_lorebooks(bundle), character.lore_placement)
         return cls(
             character=character,
             template=template,
@@ -103,7 +103,7 @@ class CharacterVersion:
             character=character,
             template=of_cards(),
             version=bundle.version,
-            lore=Lore.of(card.lorebooks, Placement(card.lore_placement)),
+            lore=Lore.of(card.lorebooks, card.lore_placement),
             card=replace(card, image=None, from_png=False, files={}),
             has_portrait=card.image is not None,
             text_bytes=len(bundle.files[CARD_FILE]),

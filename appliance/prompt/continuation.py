@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
 from appliance.prompt.fit import Fitted, LeftOut
 from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.truncate import Window

@@ -6,7 +6,8 @@ The checks are msgspec's; its sentences speak of types of a program. Never: chec
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args, get_origin, get_type_hints
+from enum import Enum
+from typing import get_type_hints
 
 import msgspec
 
@@ -49,4 +50,6 @@ def _type(name: str) -> str:
 
 def _choices(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
     hint = get_type_hints(kind).get(field)
-    return tuple(str(choice) for choice in get_args(hint)) if get_origin(hint) is Literal else ()
+    if not isinstance(hint, type) or not issubclass(hint, Enum):
+        return ()
+    return tuple(str(choice.value) for choice in hint)

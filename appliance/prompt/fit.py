@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from appliance._core import Assembled, PromptTooLong, cut
 from appliance.errors import ContextLengthExceeded
-from appliance.prompt import roles
-from appliance.prompt.chat_format import ChatFormat, End
-from appliance.prompt.contents import columns, encode_content, naming_the_refused
+from appliance.prompt.chat_format import roles
+from appliance.prompt.chat_format.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.contents import columns, encode_content, naming_the_refused
+from appliance.prompt.chat_format.render import prompt_of, render
 from appliance.prompt.messages import Prompt, PromptMessage, Role
 from appliance.prompt.namespace import PUBLIC
-from appliance.prompt.render import prompt_of, render
 from appliance.prompt.truncate import HISTORY_PRIORITY, Window
 from appliance.tokens import count
 

@@ -215,7 +215,7 @@ async def get_message(request: web.Request) -> web.Response:
 async def get_prompt(request: web.Request) -> web.Response:
     """GET /api/conversations/{id}/messages/{message_id}/prompt: what the model read for a reply."""
     services, tenant = _open(request)
-    prompt = await services.turns.prompt_of(
+    prompt = await services.prompt_view.prompt_of(
         tenant=tenant,
         conversation_id=_uuid(request, "conversation_id"),
         message_id=_uuid(request, "message_id"),

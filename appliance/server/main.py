@@ -31,7 +31,7 @@ from appliance.chat.trials import Trials
 from appliance.chat.turn import Turns
 from appliance.config import Config, engine_configs
 from appliance.errors import ConfigError, StorageUnavailable
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.namespace import PUBLIC
 from appliance.server.admin import serving_admin
 from appliance.server.app import create_runner

@@ -5,6 +5,7 @@ What is published, moved or compared is decided in `chat/`. Never: reads a folde
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from appliance.chat.prompt_diff import prompt_diff
 from appliance.chat.prompt_replay import prompt_replay
 from appliance.chat.publishing import publish
 from appliance.prompt.bundle import Bundle
+from appliance.prompt.try_out import try_out
 from appliance.server.body import read_json
 from appliance.server.json_answer import json_answer
 from appliance.server.prompt_answers import diff_fields
@@ -149,7 +151,9 @@ async def _both(services: Services, before: Reference, after: Reference) -> tupl
 
 async def _bundle_of(services: Services, reference: Reference) -> Bundle:
     if reference.bundle is not None:
-        return _bundle(reference.bundle)
+        bundle = _bundle(reference.bundle)
+        await asyncio.to_thread(try_out, bundle)
+        return bundle
     assert reference.name is not None
     assert reference.at is not None
     return await _found(services, reference.name, reference.at)

@@ -144,6 +144,14 @@ async def rehearse(pool: Pool, migrations: Sequence[Migration] | None = None) ->
     return Rehearsed(version=version, missing=tuple(missing))
 
 
+async def schema_version(connection: Connection) -> int | None:
+    """The version of a database's schema; None where it has none. Raises what asyncpg raises."""
+    if not await connection.fetchval(QUERIES["has_schema"]):
+        return None
+    version: int | None = await connection.fetchval(QUERIES["newest_migration"])
+    return version
+
+
 async def made_at(connection: Connection) -> str:
     """When the schema of a database was first made, to the microsecond: tells it, and every copy of it
     however that was made, from all others. Raises what asyncpg raises where there is no schema."""

@@ -10,12 +10,12 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import asyncpg
 
 from appliance.config import DatabaseConfig
 from appliance.database_failure import DatabaseFailure
+from appliance.database_url import check_database_url
 from appliance.errors import ConfigError
 from appliance.store.retry import retrying
 
@@ -209,12 +209,9 @@ async def retried_deed(
 def _check_url(url: str) -> None:
     """The pool reads its URL when it first connects; a mistake in it should stop the process earlier."""
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        check_database_url(url)
     except ValueError as error:
-        raise ConfigError(f"database.url: {error}") from error
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigError("database.url must begin with postgresql://")
+        raise ConfigError(f"database.url {error}") from error
 
 
 async def _nothing_to_reset(_: object) -> None:

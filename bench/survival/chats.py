@@ -23,7 +23,8 @@ SILENT_S_MAX = 60.0
 """The server pings every two seconds; a restart and a watchdog together take a fraction of this."""
 
 TURN_S_MAX = 180.0
-"""A turn that nobody answers for so long, with the retries, is lost to its user."""
+"""A turn that nobody answers for so long, with the retries, is lost to its user. Counted from the last
+fault on: a slow engine may be killed again and again before it gets to one of its users."""
 
 RETRY_S = (0.1, 1.0)
 REPLY_TOKENS = 16
@@ -59,6 +60,9 @@ class Account:
     wrong: list[str] = field(default_factory=list)
     done_at: list[tuple[float, float]] = field(default_factory=list)
     """Of each acknowledged turn, when its last attempt was sent and when it was done (monotonic)."""
+
+    broken_at: float = 0.0
+    """When something was last done to the product (monotonic)."""
 
 
 class Door:
@@ -151,7 +155,7 @@ class Chatter:
             "temperature": 0,
             "max_tokens": REPLY_TOKENS,
         }
-        until = time.monotonic() + TURN_S_MAX
+        begun_at = time.monotonic()
         while True:
             sent_at = time.monotonic()
             told = await self._attempt(chat, body)
@@ -160,7 +164,7 @@ class Chatter:
                 self._account.acknowledged += 1
                 self._account.done_at.append((sent_at, time.monotonic()))
                 return True
-            if time.monotonic() > until:
+            if time.monotonic() > max(begun_at, self._account.broken_at) + TURN_S_MAX:
                 return self._fault(chat, f"stuck: no answer for {TURN_S_MAX:g} s")
             if self._account.wrong and self._account.wrong[-1].startswith(chat.conversation):
                 return False

@@ -27,6 +27,10 @@ FLOORS: Mapping[str, float] = {
 PAGES = ("pages_cached", "pages_leased", "pages_host", "pages_disk")
 
 
+ASKED = frozenset(f"engine {name}" for name in PAGES)
+"""Series that the engine tells."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a series grows by design, and how far: as a value, or with each turn."""
@@ -74,6 +78,8 @@ class Judged:
     a_turn: float
     is_flat: bool
     explanation: str | None
+    is_whole: bool = True
+    """Whether most samples of both waves have it."""
 
     @property
     def passed(self) -> bool:
@@ -101,7 +107,10 @@ def sample(units: Units, data_dir: Path, engine: Mapping[str, float]) -> dict[st
 
 
 def judge(samples: Sequence[Sample], last_wave: int) -> list[Judged]:
-    """Each series of the last wave against the one before it; nothing when one of them has no sample."""
+    """Each series of the last wave against the one before it; nothing when one of them has no sample.
+
+    What an engine was asked for and did not tell is not known; a process that is not there takes nothing.
+    """
     last = [one for one in samples if one.wave == last_wave]
     before = [one for one in samples if one.wave == last_wave - 1]
     if not last or not before:
@@ -110,9 +119,10 @@ def judge(samples: Sequence[Sample], last_wave: int) -> list[Judged]:
         one.turns for one in before
     )
     judged = []
-    for name in sorted(last[-1].values):
-        old = statistics.median(one.values.get(name, 0.0) for one in before)
-        new = statistics.median(one.values.get(name, 0.0) for one in last)
+    for name in sorted({name for one in (*before, *last) for name in one.values}):
+        is_asked = name in ASKED
+        old, old_share = _median(name, before, is_asked=is_asked)
+        new, new_share = _median(name, last, is_asked=is_asked)
         a_turn = (new - old) / max(turns, 1)
         floor = next((value for word, value in FLOORS.items() if word in name), 0.0)
         explanation = EXPLAINED.get(name)
@@ -125,9 +135,18 @@ def judge(samples: Sequence[Sample], last_wave: int) -> list[Judged]:
                 a_turn=a_turn,
                 is_flat=new - old <= max(floor, FLAT_SHARE * old),
                 explanation=explanation.why if explanation and is_explained else None,
+                is_whole=min(old_share, new_share) > 0.5,
             )
         )
     return judged
+
+
+def _median(name: str, wave: Sequence[Sample], *, is_asked: bool) -> tuple[float, float]:
+    """Of a series in one wave; and the share of samples that tell it."""
+    told = [one.values[name] for one in wave if name in one.values]
+    if not is_asked:
+        return statistics.median([*told, *[0.0] * (len(wave) - len(told))]), 1.0
+    return statistics.median(told or [0.0]), len(told) / len(wave)
 
 
 def _memory(pid: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -39,9 +39,11 @@ class Recovery:
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What a run found. `faults`: of each promise, the sentences that say how it was broken."""
+    """What a run found. `kills`: how many were wanted; `faults`: of each promise, the sentences that say
+    how it was broken."""
 
     seed: int
+    kills: int
     account: Account
     killed: int = 0
     seconds: float = 0.0
@@ -69,18 +71,18 @@ class Verdict:
             return Outcome.FAILED
         return Outcome.NOT_PROVED if self.not_done else Outcome.PASSED
 
-    def close(self, *, kills: int) -> None:
-        """Sort what the chats found wrong under the promises, and name what was not tried.
-
-        `kills`: how many were wanted.
-        """
+    def close(self, *, kinds: Iterable[str]) -> None:
+        """Sort what the chats found wrong under the promises, and name what was not tried of `kinds` and
+        of the rest."""
+        done = {name for name, one in self.recoveries.items() if one.done}
         tried = {
-            f"{kills} kills ({self.killed} were done)": self.killed >= kills,
+            f"{self.kills} kills ({self.killed} were done)": self.killed >= self.kills,
             "a stored turn against what was told": self.checked_turns > 0,
             "a reply made again without a cache": self.made_again > 0,
             "a look at what is held": self.checked_calm > 0,
+            **{kind: kind in done for kind in kinds},
         }
-        self.not_done += [sentence for sentence, done in tried.items() if not done]
+        self.not_done += [sentence for sentence, is_done in tried.items() if not is_done]
         for sentence in self.account.wrong:
             name = "stuck" if "stuck" in sentence or "terminal" in sentence else "wrong answers"
             self.faults["lost turns" if " 404" in sentence else name].append(sentence)
@@ -90,6 +92,7 @@ class Verdict:
         return {
             "outcome": self.outcome.value,
             "seed": self.seed,
+            "kills": self.kills,
             "killed": self.killed,
             "seconds": round(self.seconds, 1),
             "acknowledged": self.account.acknowledged,

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.store.migrate import load_migrations
 from tests.box.booted import Box
-from tests.box.chats import ENGINE, SERVER, Stream, begin, is_ready, send, until
+from tests.box.chats import ENGINE, POSTGRES, SERVER, Stream, begin, is_ready, send, until
 from tests.box.conftest import RELEASE
 
 pytestmark = pytest.mark.slow
@@ -90,6 +90,19 @@ def test_an_upgrade_and_the_way_back_leave_chats_and_cache_as_they_were(box: Box
     assert done["usage"]["cached_tokens"] > 32, done
 
 
+def test_an_installation_does_not_go_round_what_an_upgrade_tries(box: Box) -> None:
+    prefix = make_version(box, "9.7", broken=BROKEN)
+    server, before = box.main_pid(SERVER), served(box)
+    for command, code in (("install", 2), ("check", 1)):
+        words = (f"{prefix}/bin/appliance", "system", command)
+        ended = box.run(*words, *(["--execute"] if command == "install" else []), check=False)
+        assert ended.returncode == code
+        assert "appliance system upgrade" in ended.stdout + ended.stderr
+    assert "other-version" in box.run(f"{prefix}/bin/appliance", "doctor", check=False).stdout
+    assert box.run("appliance", "system", "check").stdout == "installed as it should be\n"
+    assert (box.main_pid(SERVER), served(box)) == (server, before)
+
+
 def test_a_migration_that_fails_leaves_the_old_version_running(box: Box) -> None:
     prefix = make_version(box, "9.2", liked=FINE, broken=BROKEN)
     server, before = box.main_pid(SERVER), served(box)
@@ -156,3 +169,18 @@ def test_a_version_in_use_is_not_removed_with_its_package(box: Box) -> None:
     assert refused.returncode != 0
     assert "the previous version" in refused.stderr
     assert (box.root / RELEASE.relative_to("/") / "bin/appliance").exists()
+
+
+def test_a_version_that_still_runs_is_not_removed_with_its_package(box: Box) -> None:
+    """The last of this file: the package is gone afterwards."""
+    # As after one more upgrade; PostgreSQL was the same in all of them, and none has restarted it.
+    box.run("ln", "-sfn", f"{HOME}/9.1", PREVIOUS)
+    pid = box.show(POSTGRES, "MainPID")
+    refused = box.run("dpkg", "--remove", f"appliance-{RELEASE.name}", check=False)
+    assert refused.returncode != 0
+    assert f"process {pid} is still of appliance {RELEASE.name}" in refused.stderr
+    assert (box.root / RELEASE.relative_to("/") / "bin/appliance").exists()
+    box.run("systemctl", "restart", POSTGRES)
+    box.run("dpkg", "--remove", f"appliance-{RELEASE.name}")
+    assert not (box.root / RELEASE.relative_to("/") / "bin/appliance").exists()
+    until(lambda: box.in_network(is_ready), "ready: another version serves")

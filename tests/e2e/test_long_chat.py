@@ -10,7 +10,7 @@ import pytest
 
 from appliance.config import Config, DatabaseConfig, ModelSource, Paths
 from appliance.model.decoder import load_model
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from bench.long_chat import run
 from tests.engine_fixtures import engine_in_thread
 from tests.model_fixtures import tiny_model, vocabulary, write_directory

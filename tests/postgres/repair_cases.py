@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from appliance.dbops.drill.damage import DAMAGED_PAGE
-from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import SITUATIONS, situation
 from appliance.dbops.drill.rehearsal import POLICY, rehearse
-from appliance.dbops.drill.situation import Situation
 from appliance.dbops.drill.throwaway import silent
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.target import Connection
-from appliance.errors import DatabaseError
 from tests.drill_fixtures import BOTH, NewDrill
 
 NIGHTLY = "APPLIANCE_TESTS_NIGHTLY" in os.environ
-
-TRIES = 3
 
 WRITES = Policy(last_stage=1, lock_timeout_ms=300, disk_floor_bytes=0)
 TO_THE_END = ("plain", "damaged-index")
@@ -43,7 +36,8 @@ def names_on(version: str) -> tuple[str, ...]:
 async def check_repair(name: str, version: str, new_drill: NewDrill, state_dir: Path) -> None:
     """Drives a new cluster into the situation, repairs it, and asserts that all is back, nothing lost."""
     what = situation(name)
-    drill = await _driven(what, version, new_drill)
+    drill = await new_drill(version)
+    await drill.drive(what, silent)
     assert not (await probe(drill.cluster.url)).back
     policy = POLICY if NIGHTLY or name in TO_THE_END else WRITES
     done = await rehearse(drill, what, state_dir, policy)
@@ -68,21 +62,3 @@ async def check_no_row_is_taken_for_a_lost_one(connection: Connection, table: st
     for key in range(1, 200):
         rows = await connection.fetch(f"SELECT n, body FROM {table} WHERE n = $1", key)
         assert [row["n"] for row in rows] in ([], [key])
-
-
-async def _driven(what: Situation, version: str, new_drill: NewDrill) -> Drill:
-    """A cluster in the situation.
-
-    On a busy machine the way into `old-lock` fails now and then: the server goes on giving out IDs, and
-    why is not known. That says nothing about the repair, so another one is driven there.
-    """
-    for _ in range(TRIES):
-        drill = await new_drill(version)
-        try:
-            await drill.drive(what, silent)
-        except DatabaseError as error:
-            if "could not use up" not in error.message:
-                raise
-        else:
-            return drill
-    pytest.fail(f"{what.name}: {TRIES} clusters went on giving out IDs")

@@ -25,7 +25,7 @@ from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.snapshot.snapshot import AgeMin
 from appliance.dbops.target import Connection, Target
-from tests.drill_fixtures import BOTH, drill_on
+from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill, drill_on
 from tests.postgres.repair_cases import check_no_row_is_taken_for_a_lost_one
 from tests.repairs import repair
 
@@ -207,6 +207,34 @@ async def check_no_text_is_taken_for_a_lost_one(connection: Connection) -> None:
             assert text == str(key) * 4000
     assert 0 < len(lost) < LONG_ROWS
     assert all("missing chunk" in words for words in lost)
+
+
+async def test_a_log_line_is_of_the_index_in_its_own_database(new_drill: NewDrill) -> None:
+    drill = await new_drill(EMBEDDED)
+    await drill.cluster.start()
+    await drill.execute_each(
+        "postgres",
+        "ALTER SYSTEM SET logging_collector = on",
+        "ALTER SYSTEM SET log_line_prefix = '%m [%p] %q%d %a '",
+        "CREATE DATABASE app",
+        "CREATE DATABASE bare TEMPLATE template0",
+    )
+    for database in ("app", "bare"):
+        await drill.execute_each(
+            database,
+            "CREATE TABLE same (n int PRIMARY KEY)",
+            "INSERT INTO same SELECT generate_series(1, 1000)",
+        )
+    path = await drill.value("SELECT pg_relation_filepath('same_pkey')")
+    await drill.cluster.stop()
+    drill.cluster.overwrite(Path(str(path)), PAGE_BYTES, bytes(PAGE_BYTES))
+    await drill.cluster.start()
+    # Where there is no amcheck, nobody can say that an index is in order.
+    await drill.execute_each("bare", "DROP EXTENSION amcheck")
+    with pytest.raises(asyncpg.IndexCorruptedError):
+        await drill.execute_each("app", "SET enable_seqscan = off", "SELECT FROM same WHERE n = 5")
+    told = [(one.database, one.index) for one in await found(drill) if one.relation == "same"]
+    assert told == [("app", "same_pkey")]
 
 
 async def test_a_damaged_page_of_long_values_is_no_damaged_index_and_its_loss_is_told(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from appliance.errors import Conflict, LabelProtected
 from appliance.store import pool as pools
 from appliance.store.experiment_records import Arm, Experiment, Options
-from appliance.store.experiments import Experiments, store_end
+from appliance.store.experiments import QUERIES, Experiments, store_end
 from appliance.store.pool import Connection, Pool
 from appliance.store.prompt_registry import PromptRegistry
 
@@ -130,6 +131,60 @@ async def test_a_deed_whose_answer_was_lost_is_done_once_and_told_as_done(
     assert [one.version for one in await store.shipped("ada")] == [VERSIONS["ships"]]
     assert await store.shipped("mara") == ()
     assert len(await PromptRegistry(pool).moves("ada")) == 2
+
+
+async def test_the_pause_of_one_arm_is_not_taken_for_that_of_another(
+    store: Experiments, line: Line
+) -> None:
+    await store.create(DRAFT, **WHO)
+    await store.start("ships", check=lambda others: None, **WHO)
+    assert await store.pause("ships", "ships", **WHO)
+    line.before = lambda: store.pause("ships", "birds", **OTHER)
+    assert await store.pause("ships", "birds", **WHO) is False
+
+
+IN_TURN = {
+    "created": {"started"},
+    "started": {"ramped", "paused", "stopped", "shipped"},
+    "ramped": {"paused", "stopped", "shipped"},
+    "paused": {"stopped", "shipped"},
+    "stopped": {"shipped"},
+    "shipped": set[str](),
+}
+"""What can be done after a deed; each of them once."""
+
+
+async def test_a_deed_out_of_turn_changes_nothing(pool: Pool, store: Experiments) -> None:
+    registry, all_deeds = PromptRegistry(pool), deeds(store, pool)
+
+    async def known() -> Any:
+        return await store.all(), await store.events("ships"), await registry.labels("ada")
+
+    for kind, deed in all_deeds.items():
+        await deed(**WHO)
+        before = await known()
+        for other in all_deeds.keys() - IN_TURN[kind]:
+            with suppress(Conflict):
+                assert await all_deeds[other](**WHO) in (False, None)
+            assert await known() == before, f"{other} after {kind}"
+
+
+async def test_who_starts_one_waits_for_whoever_starts_another_and_sees_it(
+    pool: Pool, store: Experiments
+) -> None:
+    await store.create(DRAFT, **WHO)
+    seen: list[Sequence[Experiment]] = []
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+    async with pool.acquire() as other, other.transaction():
+        await other.execute(QUERIES["lock_experiments"])
+        start = asyncio.create_task(store.start("ships", check=seen.append, **WHO))
+        async with asyncio.timeout(30):
+            while not start.done() and not await pool.fetchval(waits):
+                await asyncio.sleep(0.01)
+        assert not start.done()
+        assert not seen
+    await start
+    assert [one.name for one in seen[-1]] == ["ships"]
 
 
 async def test_a_move_of_long_ago_is_not_taken_for_one_whose_answer_was_lost(

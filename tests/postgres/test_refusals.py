@@ -19,6 +19,7 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import Target
 from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill
+from tests.postgres.test_inspect_situations import ALARM_AGE, published, vacuumdb
 from tests.repairs import Told, repair
 
 _AGE_OF_THE_YOUNGEST = (
@@ -61,6 +62,14 @@ async def told(drill: Drill) -> tuple[list[Blocker], Severity]:
     return [one for one in found if one.kind in wanted], severity_of(snapshot, found)
 
 
+async def others_see_nothing(drill: Drill, option: str) -> None:
+    """Published queries show a young cluster, and vacuumdb finds nothing to do."""
+    xids, mxids, _ = await published(drill)
+    assert xids < ALARM_AGE
+    assert mxids < 1_000_000
+    assert "VACUUM (" not in vacuumdb(drill, option)
+
+
 async def take_action(drill: Drill, blocker: Blocker) -> None:
     """Enter what is printed."""
     (action,) = blocker.actions
@@ -74,6 +83,7 @@ async def test_a_stale_limit_of_transaction_ids_is_told_and_its_action_ends_it(
     drill = await new_drill(EMBEDDED)
     await drill.drive(StaleXidLimit(), silent)
     assert not (await probe(drill.cluster.url)).rows
+    await others_see_nothing(drill, f"--min-xid-age={ALARM_AGE}")
     (found,), severity = await told(drill)
     assert (found.kind, found.id, severity) == (
         BlockerKind.STALE_LIMIT,
@@ -92,6 +102,7 @@ async def test_a_stale_limit_of_multixacts_is_told_and_a_run_ends_it(
     drill = await new_drill(version)
     await drill.drive(StaleMultixactLimit(), silent)
     assert not (await probe(drill.cluster.url)).shared_locks
+    await others_see_nothing(drill, "--min-mxid-age=1000000")
     (found,), severity = await told(drill)
     assert (found.id, severity) == ("multixact IDs", Severity.CRITICAL)
     if version == EMBEDDED:

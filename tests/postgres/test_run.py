@@ -16,7 +16,7 @@ from appliance.dbops.drill.drill import Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.registry import situation
 from appliance.dbops.drill.throwaway import silent
-from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.faults import RepairFault, repair_fault
 from appliance.dbops.limits import STOP_AGE
 from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.plan.plan import make_plan
@@ -24,11 +24,12 @@ from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair import disk_floor, quiet_time, run_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import State
 from appliance.dbops.repair.row_counts import RowCounts, RowReading, changes, count_rows
 from appliance.dbops.repair.run import Surroundings
 from appliance.dbops.repair.run_journal import FILE_NAME, RunJournal
 from appliance.dbops.repair.run_memory import RunMemory
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.repair.verify import probe as take_ids
 from appliance.dbops.snapshot.inspect import read_snapshot
@@ -70,7 +71,7 @@ async def test_writes_come_back_with_every_row_and_a_second_run_finds_nothing_to
     await drill.execute_each("postgres", "SELECT pg_reload_conf()")
     naptime = await drill.value(NAPTIME)
     error = await refusal(drill, "BEGIN READ WRITE", "INSERT INTO pending (gid) VALUES ('refused')")
-    assert fault_of(error) is Fault.XID_STOP
+    assert repair_fault(error) is RepairFault.XID_STOP
     target = Target(directory=drill.cluster.directory)
     sessions = MaintenanceSessions(target, 1000)
     before = await count_rows(await read_snapshot(target.connect), sessions, digest=True)
@@ -165,13 +166,13 @@ async def test_the_stop_of_multixacts_is_told_from_that_of_ids_and_a_try_of_a_wr
         "SAVEPOINT inner_one",
         "SELECT id FROM messages WHERE id = 17999 FOR SHARE",
     )
-    assert fault_of(error) is Fault.MULTIXACT_STOP
+    assert repair_fault(error) is RepairFault.MULTIXACT_STOP
     monkeypatch.setattr(run_step, "PROBE_PATIENCE_S", 0.1)
     target = Target(directory=drill.cluster.directory)
     taker = StepTaker(MaintenanceSessions(target, 1000), lambda key, pid: None, no_standby)
     seen = await read_snapshot(target.connect)
     refused = await taker.take(probe_step(), None, seen)
-    assert (refused.state, refused.fault) == (State.FAILED, Fault.MULTIXACT_STOP)
+    assert (refused.state, refused.fault) == (State.FAILED, RepairFault.MULTIXACT_STOP)
     # A run that has nothing left to do is not complete while it is so.
     journal = RunJournal(tmp_path, seen.system_id)
     memory = RunMemory(journal)
@@ -236,7 +237,7 @@ async def test_a_damaged_page_stops_its_own_table_alone_and_is_kept_before_it_is
     drill = await new_drill(SYSTEM)
     await drill.drive(situation("damaged-page"), silent)
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
-    failed = [step for step, result in outcome.ended if result.fault is Fault.DAMAGED]
+    failed = [step for step, result in outcome.ended if result.fault is RepairFault.DAMAGED]
     assert len(failed) == 1
     left = [step.kind for step in outcome.left.steps if step.relation_oid is not None]
     assert left == [StepKind.ZERO_PAGES]  # of all the tables that were old
@@ -334,7 +335,7 @@ async def test_a_full_disk_breaks_a_running_step_off_and_a_step_that_fails_stops
     assert not await drill.value(WAITING)
     monkeypatch.undo()
     outcome = await repair(drill.cluster.directory, tmp_path, QUICK)
-    locked = {step.object for step, result in outcome.ended if result.fault is Fault.LOCKED}
+    locked = {step.object for step, result in outcome.ended if result.fault is RepairFault.LOCKED}
     assert len(locked) == 1
     assert {one.state for step, one in outcome.ended if step.object not in locked} >= {State.DONE}
     assert not outcome.is_complete

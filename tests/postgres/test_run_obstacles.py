@@ -12,13 +12,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from appliance.cli.main import main
 from appliance.dbops import remedies
 from appliance.dbops.drill.counters import move_to_xid
-from appliance.dbops.drill.databases import StaleDatfrozenxid
 from appliance.dbops.drill.drill import HALFWAY_XIDS, Drill
 from appliance.dbops.drill.probe import probe
 from appliance.dbops.drill.throwaway import ThrowAway, silent
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import (
@@ -27,20 +27,23 @@ from appliance.dbops.repair.autovacuum_call import (
     restore_settings,
 )
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import State
 from appliance.dbops.repair.row_counts import count_rows
 from appliance.dbops.repair.run import Run, Surroundings
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.verify import check_structures
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.target import APPLICATION_NAME, Target
 from appliance.errors import DatabaseError
-from tests.drill_fixtures import EMBEDDED, NewDrill, drill_on
+from tests.drill_fixtures import BOTH, EMBEDDED, NewDrill, drill_on
+from tests.postgres.test_refusals import StaleXidLimit
 from tests.repairs import Told, repair
 
 POLICY = Policy(last_stage=2, lock_timeout_ms=300)
 LOCKED_AT_ONCE = 300
+OLDEST = "SELECT max(age(datfrozenxid)) FROM pg_database"
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ async def test_a_vacuum_that_waits_for_a_cursors_page_names_it_and_the_others_go
     async with asyncio.timeout(120):
         outcome = await repair(aged.cluster.directory, tmp_path, POLICY, told=told)
     waited = [result for step, result in outcome.ended if step.relation_oid == oid]
-    assert {result.fault for result in waited} == {Fault.PINNED}
+    assert {result.fault for result in waited} == {RepairFault.PINNED}
     assert f"pid {holder.pid}" in waited[0].words
     assert "forgotten cursor" in waited[0].words
     assert "query" in waited[0].words
@@ -137,7 +140,7 @@ async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_
     os.kill(slow.pid, signal.SIGSTOP)
     result = await taker(sessions).take(step, None, seen)
     os.kill(slow.pid, signal.SIGCONT)
-    assert (result.state, result.fault) == (State.FAILED, Fault.ENDING)
+    assert (result.state, result.fault) == (State.FAILED, RepairFault.ENDING)
     assert (await taker(sessions).take(step, None, seen)).state is State.DONE
     await aged.end_actors()
 
@@ -209,7 +212,7 @@ async def test_an_index_that_was_half_built_is_gone_after_the_next_try(
         relation_oid=oid,
     )
     result = await taker(sessions).take(step, None, seen)
-    assert (result.state, result.fault) == (State.FAILED, Fault.LOCKED)
+    assert (result.state, result.fault) == (State.FAILED, RepairFault.LOCKED)
     assert await aged.value(left) == 1
     await writer.say("COMMIT")
     assert (await taker(sessions).take(step, None, seen)).state is State.DONE
@@ -259,6 +262,52 @@ async def test_an_index_that_a_rebuild_passes_over_is_built_by_consent_or_told(
     assert [key for key, _ in again.ended_steps] == ["probe"]
 
 
+@pytest.mark.parametrize("version", BOTH)
+async def test_what_has_a_name_that_is_no_utf8_is_told_and_frozen_all_the_same(
+    version: str, new_drill: NewDrill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drill = await new_drill(version)
+    await drill.cluster.start()
+    named = "quote_ident('caf' || chr(233))"
+    await drill.execute_each(
+        "postgres",
+        "CREATE DATABASE app",
+        "CREATE DATABASE odd",
+        "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C'",
+    )
+    await drill.execute_each(
+        "ascii",
+        f"DO $$ BEGIN EXECUTE 'CREATE TABLE ' || {named} || ' AS SELECT 1 AS n'; "
+        f"EXECUTE 'ALTER DATABASE odd RENAME TO ' || {named}; END $$",
+        "CREATE TABLE plain AS SELECT 1 AS n",
+    )
+    await drill.cluster.stop()
+    await move_to_xid(drill.cluster, HALFWAY_XIDS)
+    await drill.cluster.start()
+    directory = drill.cluster.directory
+    seen = await read_snapshot(target(drill).connect)
+    assert seen.missing == ()
+    assert {one.name for one in seen.databases} >= {"app", r"caf\xe9", "ascii"}
+    place = ["--data-dir", str(directory), "--state-dir", str(tmp_path)]
+    await asyncio.to_thread(main, ["db", "status", *place])
+    told = capsys.readouterr()
+    assert r"caf\xe9" in told.out
+    assert told.err == ""
+    outcome = await repair(directory, tmp_path, POLICY)
+    assert outcome.is_complete, [result.words for _, result in outcome.ended if result.words]
+    oldest = await drill.value(OLDEST)
+    assert isinstance(oldest, int)
+    assert oldest < HALFWAY_XIDS // 10
+    sessions = MaintenanceSessions(target(drill), 1000)
+    counts = await count_rows(seen, sessions, digest=True)
+    await sessions.close()
+    rows = {one.table: (one.rows, one.fault) for one in counts.tables if one.database == "ascii"}
+    assert rows == {
+        r'"public"."caf\xe9"': (None, "its name is no UTF-8"),
+        '"public"."plain"': (1, None),
+    }
+
+
 async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     aged: Drill, sessions: MaintenanceSessions
 ) -> None:
@@ -280,7 +329,7 @@ async def test_a_table_without_its_file_is_told_as_such_and_stops_no_other(
     )
     result = await taker(sessions).take(step, None, await read_snapshot(target(aged).connect))
     (aged.cluster.directory / f"{path}.away").rename(aged.cluster.directory / path)
-    assert result.fault is Fault.MISSING_FILE
+    assert result.fault is RepairFault.MISSING_FILE
     assert result.damage is not None
     assert (result.damage.kind, result.damage.relation) == ("file", "lost")
 
@@ -432,25 +481,11 @@ async def test_a_login_that_the_databases_owner_lets_fail_is_got_past(aged: Dril
     await aged.execute_each("postgres", "DROP DATABASE trapped")
 
 
-class StaleLimit(StaleDatfrozenxid):
-    """As a server is left whose last VACUUM was killed between two of its deeds."""
-
-    name = "stale-limit"
-
-    async def warm(self, drill: Drill) -> None:
-        """The ages in `pg_database` follow, and nobody tells the server."""
-        await drill.execute_each(
-            "postgres",
-            "UPDATE pg_database AS d SET datfrozenxid = o.datfrozenxid, datminmxid = o.datminmxid "
-            "FROM pg_database AS o WHERE o.datname = 'postgres' AND d.datname = 'app'",
-        )
-
-
 async def test_a_server_that_refuses_writes_by_an_old_count_is_made_to_count_anew(
     new_drill: NewDrill, tmp_path: Path
 ) -> None:
     drill = await new_drill(EMBEDDED)
-    await drill.drive(StaleLimit(), silent)
+    await drill.drive(StaleXidLimit(), silent)
     seen = await read_snapshot(target(drill).connect)
     assert seen.xids_left > 900_000_000
     assert not (await probe(drill.cluster.url)).back

@@ -12,10 +12,11 @@ import pytest
 from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.dbops.cluster.extensions import add_missing
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
-from appliance.dbops.repair.run_step import State, StepTaker
+from appliance.dbops.repair.result import State
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.snapshot.inspect import read_cluster, read_snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError
@@ -104,5 +105,5 @@ async def test_a_server_that_ends_between_two_statements_is_a_lost_connection_to
     taker = StepTaker(MaintenanceSessions(target, 100), lambda key, pid: None, clear_way)
     step = probe_step()
     ended = await taker.take(step, None, None)  # type: ignore[arg-type]  # it looks at no snapshot
-    assert (ended.state, ended.fault) == (State.FAILED, Fault.CONNECTION)
+    assert (ended.state, ended.fault) == (State.FAILED, RepairFault.CONNECTION)
     await taker.close()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.chat.history import with_lore
 from appliance.errors import ContextLengthExceeded
-from appliance.prompt.chat_format import ChatFormat
-from appliance.prompt.contents import with_ids
+from appliance.prompt.chat_format.chat_format import ChatFormat
+from appliance.prompt.chat_format.contents import with_ids
 from appliance.prompt.continuation import Tip, continued, tip_after
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.messages import PromptMessage

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from appliance._core import ChatPieces, ContentRefused, Tokenizer, join_prompt
 from appliance.errors import ContextLengthExceeded, InvalidRequest
-from appliance.prompt.chat_format import End
-from appliance.prompt.contents import Columns
+from appliance.prompt.chat_format.chat_format import End
+from appliance.prompt.chat_format.contents import Columns
+from appliance.prompt.chat_format.render import render
 from appliance.prompt.fit import fit
 from appliance.prompt.messages import PromptMessage, Zone
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
-from appliance.prompt.render import render
 from appliance.prompt.truncate import Window
 from appliance.tokens import unpack
 from tests.reference import prompting

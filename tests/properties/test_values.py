@@ -23,12 +23,12 @@ from appliance.prompt.bundle import Bundle
 from appliance.prompt.cards.charx import CARD_FILE
 from appliance.prompt.cast import Cast
 from appliance.prompt.characters import CharacterVersion
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.fit import fit
 from appliance.prompt.groups import Group
 from appliance.prompt.lore.books import Lore
 from appliance.prompt.lore.lorebook import read_lorebook
 from appliance.prompt.messages import Prompt, PromptMessage, Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.namespace import tenant_namespace
 from appliance.prompt.templates.poet import PoetTemplate
 from appliance.prompt.templates.reading import Reading

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from appliance.prompt import roles
-from appliance.prompt.chat_format import ChatFormat, End
+from appliance.prompt.chat_format import roles
+from appliance.prompt.chat_format.chat_format import ChatFormat, End
 from appliance.prompt.messages import PromptMessage
 from appliance.prompt.namespace import PUBLIC
 from appliance.prompt.truncate import HISTORY_PRIORITY, Window

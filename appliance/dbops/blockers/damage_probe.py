@@ -16,9 +16,10 @@ from appliance.database_failure import DatabaseFailure, FailureKind, failure_kin
 from appliance.dbops.amcheck import Amcheck
 from appliance.dbops.blockers.damage import Damage, DamageKind
 from appliance.dbops.blockers.log_damage import LoggedDamage, damage_in_log
-from appliance.dbops.faults import Fault, damaged_file, fault_of
+from appliance.dbops.faults import RepairFault, damaged_file, repair_fault
 from appliance.dbops.quoting import identifier
-from appliance.dbops.snapshot.snapshot import AgeMin, Database, Missing, Relation, Snapshot
+from appliance.dbops.snapshot.missing import Missing
+from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapshot
 from appliance.dbops.target import Connection, Target
 from appliance.errors import ApplianceError
 from appliance.named_sql import read_queries
@@ -67,7 +68,7 @@ class _Probe:
                 return ()
             start = max(0, row["bytes"] - LOG_BYTES_MAX)
             tail = await connection.fetchval(QUERIES["log_tail"], row["name"], start, LOG_BYTES_MAX)
-            return damage_in_log(tail.decode("utf-8", "replace"))
+            return damage_in_log(tail.decode("utf-8", "replace"), row["line_prefix"])
         except DatabaseFailure as error:
             self._miss("the server's log", None, error)
             return ()
@@ -119,6 +120,8 @@ class _Probe:
         """Name what a log tells of, unless it is in order: a line outlives the repair, and an index may
         have its name in several schemas and databases."""
         if logged.index is not None:
+            if logged.database != database.name and self._snapshot.database(logged.database or ""):
+                return  # another one's
             rows = await connection.fetch(QUERIES["relation_of_index"], logged.index)
         elif logged.database_oid == database.oid or (logged.database_oid == 0 and database.current):
             rows = await connection.fetch(
@@ -181,7 +184,9 @@ class _Probe:
         error: asyncpg.PostgresError,
     ) -> None:
         """Damage has a class of errors of its own; anything else only kept us from looking."""
-        is_missing = fault_of(error) is Fault.MISSING_FILE and damaged_file(error) is not None
+        is_missing = (
+            repair_fault(error) is RepairFault.MISSING_FILE and damaged_file(error) is not None
+        )
         if is_missing or failure_kind(error) in _DAMAGE:
             kind = DamageKind.FILE if is_missing else DamageKind.PAGE
             found = _damage(database, relation, DamageKind.INDEX if index else kind, str(error))

@@ -204,7 +204,7 @@ def _unconnectable(snapshot: Snapshot, database: Database) -> Blocker:
         snapshot,
         BlockerKind.UNCONNECTABLE_DATABASE,
         database,
-        detail="it takes no connections, so only autovacuum gets there",
+        detail=f"{database.closed_because}, so only autovacuum gets there",
         actions=(by_autovacuum,) if snapshot.stopped else (by_autovacuum, by_hand),
     )
 

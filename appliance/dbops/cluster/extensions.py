@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.database_failure import DatabaseFailure
+from appliance.dbops.names import can_be_entered, name_of
 from appliance.dbops.target import Target
 from appliance.errors import ApplianceError
 
@@ -22,6 +23,10 @@ EXTENSIONS = ("amcheck", "pageinspect", "pg_surgery", "pg_visibility")
 
 CONNECTABLE = "SELECT datname FROM pg_database WHERE datallowconn AND datconnlimit <> -2"
 """All that take sessions: -2 marks one whose DROP DATABASE was interrupted."""
+
+_CONNECTABLE_NAMES = CONNECTABLE.replace(
+    "datname", r"replace(datname::text, '\', '\\')::bytea AS name", 1
+)
 
 _MISSING = """
 SELECT name FROM pg_available_extensions
@@ -56,7 +61,8 @@ def _logged(database: str | None) -> Iterator[None]:
 async def _databases(target: Target) -> list[str]:
     connection = await target.connect()
     try:
-        return [row["datname"] for row in await connection.fetch(CONNECTABLE)]
+        names = [row["name"] for row in await connection.fetch(_CONNECTABLE_NAMES)]
+        return [name_of(name) for name in names if can_be_entered(name)]
     finally:
         await connection.close()
 

@@ -229,5 +229,6 @@ class Drill:
             self.cluster.give_prepared(prepared)
         await situation.cold(self)
         await self.cluster.start()
-        # Sessions are let in before a recovery has ended, and would not see the prepared transactions.
-        await self.wait_until("SELECT NOT pg_is_in_recovery()")
+        if prepared:
+            await self.value("SELECT pg_promote(false)")
+            await self.wait_until("SELECT NOT pg_is_in_recovery()")

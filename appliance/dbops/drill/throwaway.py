@@ -47,9 +47,6 @@ wal_level = logical
 # running autovacuum would mend the cluster before anybody saw it stopped.
 autovacuum = on
 autovacuum_naptime = 2147483
-
-# Read only where a `recovery.signal` asks for it: there is no archive.
-restore_command = 'false'
 """
 
 PROGRAM_TIMEOUT_S = 120.0
@@ -142,15 +139,20 @@ class ThrowAway:
         return taken
 
     def give_prepared(self, files: Mapping[str, bytes]) -> None:
-        """Put them back, for a start that comes from an online checkpoint, as from a base backup.
+        """Put them back for a start from an online checkpoint, as from a base backup: it makes the
+        server a standby, to be promoted by a session.
 
         A server that finds an old prepared transaction at a start from its own shutdown writes 4 bytes
         of `pg_subtrans` for every XID since: 8 GB. One that becomes a primary after a recovery with
         hot standby has begun `pg_subtrans` at the checkpoint already (`StartupXLOG`, xlog.c).
+
+        Such a start forgets all statistics, and a launcher of autovacuum that knows of no database by
+        them begins with a worker, whatever its naptime (`AutoVacLauncherMain`, autovacuum.c). A primary
+        starts the launcher, so it knows of the database to which there was a session of the standby.
         """
         for name, content in files.items():
             self.write(Path("pg_twophase", name), content)
-        self.write(Path("recovery.signal"), b"")
+        self.write(Path("standby.signal"), b"")
 
     def write(self, path: Path, content: bytes) -> None:
         """A file of the cluster's own user, new or written over; `path` is within the data folder."""

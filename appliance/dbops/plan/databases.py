@@ -28,6 +28,7 @@ def refresh_step(
         kind=StepKind.REFRESH,
         stage=stage,
         database=database.name,
+        database_oid=database.oid,
         object=f"database {database.name}",
         reason=reason if stale else "its age follows from its relations'",
         statements=(count_database_age(snapshot.major),),
@@ -70,6 +71,7 @@ def unread_step(snapshot: Snapshot, database: Database, stage: int) -> Step:
         kind=StepKind.ASK,
         stage=stage,
         database=database.name,
+        database_oid=database.oid,
         object=f"database {database.name}",
         reason=f"it is {database.xid_age:,} XIDs and {database.mxid_age:,} MXIDs old, and its relations "
         f"could not be read{why}: see to it that this user can, and run this again",
@@ -81,11 +83,14 @@ def unread_step(snapshot: Snapshot, database: Database, stage: int) -> Step:
 def autovacuum_step(
     snapshot: Snapshot, database: Database, limits: AgeLimits, stage: int
 ) -> Step | None:
-    """Have autovacuum freeze a database that takes no connections; None while it would not.
+    """Have autovacuum freeze what no session of this tool can; None while it would not.
 
     In the stop this is the only way: to let connections in (ALTER DATABASE) takes an XID. It works on 14
     to 18, needs no restart, and leaves the catalogs as they are.
     """
+    why = database.closed_because
+    if database.connectable:
+        why = "a table in it has a name that is no UTF-8, which no statement of this tool can have; it"
     of_xids = database.xid_age > snapshot.setting_int("autovacuum_freeze_max_age")
     of_mxids = database.mxid_age > snapshot.setting_int("autovacuum_multixact_freeze_max_age")
     # Beyond half of the members, autovacuum lowers its own limit as far as it takes.
@@ -96,9 +101,10 @@ def autovacuum_step(
         kind=StepKind.AUTOVACUUM,
         stage=stage,
         database=database.name,
+        database_oid=database.oid,
         object=f"database {database.name}",
-        reason=f"it takes no connections and is {database.xid_age:,} XIDs old: autovacuum is let in at "
-        "once, and its settings come back afterwards",
+        reason=f"{why} and is {database.xid_age:,} XIDs old: autovacuum is let in at once, and its "
+        "settings come back afterwards",
         settings=AUTOVACUUM_SETTINGS,
         xid_age=database.xid_age,
         mxid_age=database.mxid_age,

@@ -131,6 +131,7 @@ def _vacuums(
         for database in snapshot.databases
         for relation in database.relations or ()
         if not relation.temporary
+        and relation.nameable
         and RelationKey(database=database.name, oid=relation.oid)
         not in past.damaged | past.bad_rows | past.without_file
     ]
@@ -210,7 +211,7 @@ def _endings(
         stage = limits.stage_of(database.xid_age, database.mxid_age)
         if stage is None or database.dropping:
             continue
-        if not database.connectable:
+        if not database.connectable or _has_unnameable(database, limits):
             closed.append((database, stage))
         elif database.relations is not None:
             stale = database.name not in worked_in
@@ -224,6 +225,15 @@ def _endings(
             needs = _closed_needs(database, step, holds)
             before = tuple(one.key for one in others if one.stage <= stage)
             yield replace(step, needs=(*needs, *before))
+
+
+def _has_unnameable(database: Database, limits: AgeLimits) -> bool:
+    """Whether something in it is old that no statement can name."""
+    return any(
+        limits.stage_of(relation.xid_age, relation.mxid_age) is not None
+        for relation in database.relations or ()
+        if not relation.nameable and not relation.temporary
+    )
 
 
 def _closed_needs(database: Database, step: Step, holds: Sequence[Hold]) -> tuple[str, ...]:
@@ -245,6 +255,6 @@ def _notes(snapshot: Snapshot, limits: AgeLimits) -> Iterator[str]:
             continue
         if autovacuum_step(snapshot, database, limits, stage) is None:
             yield (
-                f"{database.name} takes no connections and is {database.xid_age:,} XIDs old: "
+                f"{database.name}: {database.closed_because}, and it is {database.xid_age:,} XIDs old: "
                 "autovacuum freezes it at autovacuum_freeze_max_age"
             )

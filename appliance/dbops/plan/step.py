@@ -78,6 +78,8 @@ class Step:
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of the session it is done in."""
     needs: tuple[str, ...] = ()
+    database_oid: int | None = None
+    """Of a step that is about a database as a whole."""
     relation_oid: int | None = None
     pid: int | None = None
     application: str | None = None

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from appliance.dbops.plan.step import Step
 from appliance.dbops.remedies import set_setting
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_queries import QUERIES
-from appliance.dbops.repair.run_step import Result, State
 from appliance.dbops.target import Connection
 
 POLL_S = 0.2
@@ -44,7 +44,7 @@ async def call_autovacuum(
         state = State.HELD
         while state is State.HELD and time.monotonic() - started < wait_s:
             await asyncio.sleep(POLL_S)
-            row = await connection.fetchrow(QUERIES["database_age"], step.database)
+            row = await connection.fetchrow(QUERIES["database_age"], step.database_oid)
             if row is None or (
                 row["xid_age"] < step.xid_age_max and row["mxid_age"] < step.mxid_age_max
             ):

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.plan import Plan
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.deeds import Deeds
 from appliance.dbops.repair.door import Door
 from appliance.dbops.repair.progress import Progress
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_memory import RunMemory
-from appliance.dbops.repair.run_step import Result, State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.run_watch import RunWatch
 from appliance.dbops.repair.workers import together
 from appliance.dbops.snapshot.snapshot import Snapshot
@@ -139,7 +140,8 @@ class Crew:
         result = self._obstacle(step, shift)
         choice = None
         if result is None and step.destructive:
-            choice = await self._confirm(step)
+            is_agreed = self._watch.is_kept_out(step)
+            choice = step.choices[0] if is_agreed else await self._confirm(step)
             if choice is None:
                 result = Result(state=State.DECLINED, words="nobody has agreed to it")
         if result is None:
@@ -148,7 +150,7 @@ class Crew:
                 return None
         self._memory.remember(step, result)
         self._report.ended(step, result)
-        if result.fault is Fault.CONNECTION:
+        if result.fault is RepairFault.CONNECTION:
             await self._door.return_of_server()
         return result
 
@@ -176,12 +178,15 @@ class Crew:
         if result is None:
             return None
         waited = self._watch.given_up(step.key)
-        if waited is not None and result.fault is Fault.CANCELLED:
+        if waited is not None and result.fault is RepairFault.CANCELLED:
             self._memory.pinned(waited.pins)
-            return replace(result, words=waited.words, fault=Fault.PINNED)
-        if result.fault is Fault.DISK_FULL:
+            return replace(result, words=waited.words, fault=RepairFault.PINNED)
+        if result.state is State.HELD and self._watch.keeps_out:
+            words = f"{result.words}: a standby that is kept out was back for a moment"
+            return replace(result, words=words, fault=RepairFault.RETURNED)
+        if result.fault is RepairFault.DISK_FULL:
             self.stopped = f"the server's disk is full: {result.words}"
-        elif self._watch.room is not None and result.fault is Fault.CANCELLED:
+        elif self._watch.room is not None and result.fault is RepairFault.CANCELLED:
             return self._no_room()
         return result
 
@@ -192,7 +197,7 @@ class Crew:
         while True:
             result = await self._deeds.do(step, choice, shift.snapshot, taker)
             self._watch.ended(step.key)
-            if result.fault is not Fault.FULL:
+            if result.fault is not RepairFault.FULL:
                 return result
             await taker.close()
             await self.spare()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import asyncpg
 
-from appliance.dbops.faults import Fault, damaged_block, fault_of
+from appliance.dbops.faults import RepairFault, damaged_block, repair_fault
 from appliance.dbops.plan.step import Step
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.empty_page import empty_page
@@ -81,7 +81,7 @@ async def _first_damaged(
         )
     except asyncpg.PostgresError as error:
         block = damaged_block(error)
-        if fault_of(error) is not Fault.DAMAGED or block is None or block < start:
+        if repair_fault(error) is not RepairFault.DAMAGED or block is None or block < start:
             raise
         return block
     return None

@@ -13,12 +13,13 @@ from pathlib import Path
 from appliance.database_failure import DatabaseFailure
 from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
-from appliance.dbops.faults import Fault, fault_of
+from appliance.dbops.faults import RepairFault, repair_fault
 from appliance.dbops.plan.step import Choice, Step, StepKind
 from appliance.dbops.repair.autovacuum_call import call_autovacuum
 from appliance.dbops.repair.damaged_pages import give_up_damaged_pages
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result, State, StepTaker
+from appliance.dbops.repair.run_step import StepTaker
 from appliance.dbops.repair.single_user import drop_in_single_user_mode
 from appliance.dbops.snapshot.snapshot import Snapshot
 from appliance.dbops.target import NoConnectionFree
@@ -65,11 +66,11 @@ class Deeds:
                 case StepKind.ZERO_PAGES:
                     await self._give_up_pages(step, snapshot, taker)
         except NoConnectionFree as error:
-            return Result(state=State.FAILED, words=error.message, fault=Fault.FULL)
+            return Result(state=State.FAILED, words=error.message, fault=RepairFault.FULL)
         except ApplianceError as error:
             return Result(state=State.FAILED, words=error.message)
         except DatabaseFailure as error:
-            return Result(state=State.FAILED, words=str(error), fault=fault_of(error))
+            return Result(state=State.FAILED, words=str(error), fault=repair_fault(error))
         return await taker.take(step, choice, snapshot)
 
     async def _drop_offline(self, step: Step, choice: Choice) -> Result:

@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
+from appliance.dbops.names import can_be_entered, name_of
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.snapshot.snapshot import Snapshot
@@ -95,7 +96,14 @@ async def count_rows(
             continue
         connection = await sessions.get(database.name, ROW_TEXT)
         for table in await connection.fetch(QUERIES["tables"]):
-            name = identifier(table["schema"], table["name"])
+            name = identifier(name_of(table["schema"]), name_of(table["name"]))
+            if not can_be_entered(table["schema"], table["name"]):
+                found.append(
+                    TableRows(
+                        database=database.name, table=name, rows=None, fault="its name is no UTF-8"
+                    )
+                )
+                continue
             # A row's text has all its columns, and a column may be named as the row is; hashes are
             # summed, so the order of the rows is nothing. No cast: to text it may be the owner's own
             # function, and this is a superuser.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.faults import STOPS, Fault
+from appliance.dbops.faults import STOPS, RepairFault
 from appliance.dbops.limits import Stage
 from appliance.dbops.plan.databases import probe_step
 from appliance.dbops.plan.plan import Plan, make_plan
@@ -24,11 +24,11 @@ from appliance.dbops.repair.crew import Confirm, Crew, Report
 from appliance.dbops.repair.deeds import Deeds, OwnServer
 from appliance.dbops.repair.door import Door
 from appliance.dbops.repair.quiet_time import QuietTime
+from appliance.dbops.repair.result import Result
 from appliance.dbops.repair.row_counts import RowComparison, RowReading
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_lock import RunLock
 from appliance.dbops.repair.run_memory import ATTEMPTS_MAX, RunMemory
-from appliance.dbops.repair.run_step import Result
 from appliance.dbops.repair.run_watch import RunWatch
 from appliance.dbops.snapshot.inspect import read_snapshot
 from appliance.dbops.snapshot.snapshot import Snapshot
@@ -173,7 +173,7 @@ class Run:
         self._has_asked_last = True
         for _ in range(ATTEMPTS_MAX):
             result = await self._crew.attempt(probe_step(), snapshot)
-            if result.fault is not Fault.CONNECTION:
+            if result.fault is not RepairFault.CONNECTION:
                 break
         if result.fault not in STOPS:
             return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from appliance.dbops.names import can_be_entered, name_of
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.run_queries import QUERIES
 from appliance.errors import DatabaseError
@@ -29,7 +30,8 @@ class RunLock:
         """Take it unless it is held. Raises DatabaseError, which names who has it, when another has."""
         if self._database is None:
             connection = await self._sessions.get(None)
-            self._database = await connection.fetchval(QUERIES["lock_database"])
+            names = [row["name"] for row in await connection.fetch(QUERIES["lock_databases"])]
+            self._database = next(name_of(name) for name in names if can_be_entered(name))
         connection = await self._sessions.get(self._database)
         if await connection.fetchval(QUERIES["holds_lock"], KEY):
             return

@@ -10,18 +10,25 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from appliance.dbops.blockers.damage import DamageKind
-from appliance.dbops.faults import STOPS, Fault
+from appliance.dbops.faults import STOPS, RepairFault
 from appliance.dbops.plan.history import History, Pin, RelationKey
 from appliance.dbops.plan.step import Choice, Step, StepKind
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
-from appliance.dbops.repair.run_step import Result, State
 
 ATTEMPTS_MAX = 3
 """Of one step in one run: a lock or a lost connection may be gone by then, a held row be free."""
 ENDINGS_MAX = 12
-"""Of one session, five seconds each: what waits for its end is not given up before."""
+"""Of one session, five seconds each: what waits for its end is not given up before. A standby that was
+ended is back several times a second, and each time may be the quicker one."""
+_ENDINGS = (RepairFault.ENDING, RepairFault.RETURNED)
 
-_WORTH_A_RETRY = (Fault.LOCKED, Fault.PINNED, Fault.CONNECTION, Fault.ENDING)
+_WORTH_A_RETRY = (
+    RepairFault.LOCKED,
+    RepairFault.PINNED,
+    RepairFault.CONNECTION,
+    RepairFault.ENDING,
+)
 
 _MENDS = {
     StepKind.REINDEX: DamageKind.INDEX,
@@ -137,7 +144,7 @@ class RunMemory:
         return tries[-1] if tries else None
 
     def _is_settled(self, step: Step, result: Result) -> bool:
-        tries_max = ENDINGS_MAX if result.fault is Fault.ENDING else ATTEMPTS_MAX
+        tries_max = ENDINGS_MAX if result.fault in _ENDINGS else ATTEMPTS_MAX
         if self._attempts.get(step.key, 0) >= tries_max:
             return True
         match result.state:

@@ -7,28 +7,19 @@ outcome, and the others go on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 import asyncpg
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.blockers.damage import Damage, DamageKind
-from appliance.dbops.faults import (
-    STOPS,
-    Fault,
-    damaged_block,
-    damaged_file,
-    fault_of,
-    is_index_fault,
-    is_value_fault,
-)
+from appliance.dbops.faults import STOPS, RepairFault, repair_fault
 from appliance.dbops.plan.step import Choice, Step, StepKind
-from appliance.dbops.quoting import identifier
+from appliance.dbops.repair.index_rebuild import IndexRebuild
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
+from appliance.dbops.repair.met_damage import damage_met, names_damage
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_queries import QUERIES
 from appliance.dbops.snapshot.snapshot import Snapshot
 from appliance.dbops.target import Connection, NoConnectionFree
@@ -41,32 +32,6 @@ PROBE_PATIENCE_S = 3.0
 PROBE_EVERY_S = 0.05
 _IN_USE = "55006"
 _UNDEFINED_OBJECT = "42704"
-
-
-class State(StrEnum):
-    """How a step ended."""
-
-    DONE = "done"
-    HELD = "held"
-    """It was done, and something still keeps what it was done to old."""
-    FAILED = "failed"
-    DECLINED = "declined"
-    SKIPPED = "skipped"
-    STOPPED = "stopped"
-    """It was broken off by this run itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A state, and why, in words; the fault and damage of a failure."""
-
-    state: State
-    words: str = ""
-    fault: Fault | None = None
-    damage: Damage | None = None
-    under_lock: tuple[str, ...] = ()
-    """Indexes, as SQL, that can be built only while nobody writes to their table."""
-    seconds: float = field(default=0.0, compare=False)
 
 
 Begun = Callable[[str, int], None]
@@ -84,6 +49,7 @@ class StepTaker:
         self.sessions = sessions
         """Its own, for one deed at a time."""
         self.is_busy = False
+        self._rebuild = IndexRebuild(sessions, self._repair)
         self._begun = begun
         self._clear_way = clear_way
 
@@ -96,13 +62,16 @@ class StepTaker:
         self.is_busy = True
         try:
             result = await self._take(step, choice, snapshot)
+        except UnicodeError as error:
+            await self.sessions.close()
+            result = Result(state=State.FAILED, words=f"a name is no UTF-8: {error}")
         except NoConnectionFree as error:
-            result = Result(state=State.FAILED, words=error.message, fault=Fault.FULL)
+            result = Result(state=State.FAILED, words=error.message, fault=RepairFault.FULL)
         except ApplianceError as error:
-            result = Result(state=State.FAILED, words=error.message, fault=Fault.CONNECTION)
+            result = Result(state=State.FAILED, words=error.message, fault=RepairFault.CONNECTION)
         except DatabaseFailure as error:
             await self._forget(step, error)
-            result = Result(state=State.FAILED, words=str(error), fault=fault_of(error))
+            result = Result(state=State.FAILED, words=str(error), fault=repair_fault(error))
         finally:
             self.is_busy = False
         return replace(result, seconds=time.monotonic() - started)
@@ -123,9 +92,9 @@ class StepTaker:
             case StepKind.REPAIR:
                 return await self._repair(step, statements[0], snapshot)
             case StepKind.REINDEX:
-                return await self._reindex(step, statements[0], snapshot)
+                return await self._rebuild.beside_writes(step, statements[0], snapshot)
             case StepKind.REINDEX_LOCKED:
-                return await self._reindex_locked(step, statements, snapshot)
+                return await self._rebuild.under_lock(step, statements, snapshot)
             case StepKind.END_SESSION | StepKind.END_OWNER | StepKind.END_STANDBY:
                 return _ended(await self._values(step, statements))
             case StepKind.DROP_SLOT:
@@ -148,7 +117,7 @@ class StepTaker:
                 values = await self._values(step, statements)
             except asyncpg.PostgresError as error:
                 await (await self.sessions.get(step.database)).execute("ROLLBACK")
-                if fault_of(error) not in STOPS or time.monotonic() > deadline:
+                if repair_fault(error) not in STOPS or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(PROBE_EVERY_S)
             else:
@@ -160,91 +129,39 @@ class StepTaker:
             try:
                 await self._execute(step, (statement,))
             except asyncpg.PostgresError as error:
-                fault = fault_of(error)
-                if fault is Fault.LOCKED and await self._end_autovacuum(step):
+                fault = repair_fault(error)
+                if fault is RepairFault.LOCKED and await self._end_autovacuum(step):
                     continue
-                if fault is Fault.GONE:
+                if fault is RepairFault.GONE:
                     return Result(state=State.DONE, words="it was dropped meanwhile")
-                if _names_damage(error):
+                if names_damage(error):
                     return await self._damaged(step, error, snapshot)
                 raise
             return await self._relation_age(step)
         return Result(
-            state=State.FAILED, words="autovacuum takes it again and again", fault=Fault.LOCKED
+            state=State.FAILED,
+            words="autovacuum takes it again and again",
+            fault=RepairFault.LOCKED,
         )
 
     async def _repair(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
         try:
             await self._execute(step, (statement,))
         except asyncpg.PostgresError as error:
-            fault = fault_of(error)
-            if fault is Fault.GONE:
+            fault = repair_fault(error)
+            if fault is RepairFault.GONE:
                 return Result(state=State.DONE, words="it was dropped meanwhile")
-            if _names_damage(error):
+            if names_damage(error):
                 return await self._damaged(step, error, snapshot)
             raise
         return Result(state=State.DONE)
-
-    async def _reindex(self, step: Step, statement: str, snapshot: Snapshot) -> Result:
-        """Build indexes anew, and leave nothing of an attempt that failed or was broken off."""
-        before = {(row["oid"], row["file"]) for row in await self._indexes(step)}
-        try:
-            result = await self._repair(step, statement, snapshot)
-        finally:
-            with contextlib.suppress(*DatabaseFailure):
-                await self._drop_leftovers(step)
-        if result.state is not State.DONE:
-            return result
-        left = [row for row in await self._indexes(step) if (row["oid"], row["file"]) in before]
-        return await self._passed_over(step, left, snapshot)
-
-    async def _passed_over(
-        self, step: Step, left: list[asyncpg.Record], snapshot: Snapshot
-    ) -> Result:
-        """What REINDEX TABLE CONCURRENTLY leaves as it was, with a warning: an invalid index can be built
-        by its own name, an exclusion constraint's only under a lock."""
-        locked = []
-        for row in left:
-            name = identifier(row["schema"], row["name"])
-            if row["valid"]:
-                locked.append(name)
-                continue
-            result = await self._repair(step, f"REINDEX INDEX CONCURRENTLY {name}", snapshot)
-            if result.state is not State.DONE:
-                return result
-        if not locked:
-            return Result(state=State.DONE)
-        words = f"{', '.join(locked)} cannot be built beside writes to the table"
-        return Result(state=State.FAILED, words=words, under_lock=tuple(locked))
-
-    async def _reindex_locked(
-        self, step: Step, statements: tuple[str, ...], snapshot: Snapshot
-    ) -> Result:
-        for statement in statements:
-            result = await self._repair(step, statement, snapshot)
-            if result.state is not State.DONE:
-                return result
-        return Result(state=State.DONE)
-
-    async def _indexes(self, step: Step) -> list[asyncpg.Record]:
-        connection = await self.sessions.get(step.database)
-        return await connection.fetch(QUERIES["indexes"], step.relation_oid)
-
-    async def _drop_leftovers(self, step: Step) -> None:
-        connection = await self.sessions.get(step.database)
-        for row in await connection.fetch(QUERIES["index_leftovers"], step.relation_oid):
-            # Of a system's table, which one of TOAST is, no index can be dropped beside traffic.
-            how = "" if row["toast"] else "CONCURRENTLY "
-            await connection.execute(
-                f"DROP INDEX {how}IF EXISTS {identifier(row['schema'], row['name'])}"
-            )
 
     async def _unless_gone(self, step: Step, statements: tuple[str, ...]) -> Result:
         """A deed that somebody else may have done since the snapshot."""
         try:
             await self._execute(step, statements)
         except asyncpg.PostgresError as error:
-            if fault_of(error) is Fault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
+            if repair_fault(error) is RepairFault.GONE or error.sqlstate == _UNDEFINED_OBJECT:
                 return Result(state=State.DONE, words="it was gone already")
             raise
         return Result(state=State.DONE)
@@ -298,38 +215,11 @@ class StepTaker:
     async def _damaged(
         self, step: Step, error: asyncpg.PostgresError, snapshot: Snapshot
     ) -> Result:
-        """Name what cannot be read: of the table itself, of its TOAST, or of an index of the two."""
         connection = await self.sessions.get(step.database)
-        file = damaged_file(error)
-        row = (
-            None
-            if file is None
-            else await connection.fetchrow(QUERIES["relation_of_file"], step.relation_oid, file)
+        damage = await damage_met(step, error, connection, snapshot)
+        return Result(
+            state=State.FAILED, words=str(error), fault=repair_fault(error), damage=damage
         )
-        place = step.relation_oid if row is None else row["relation_oid"]
-        relation = snapshot.relation(step.database, place)
-        assert step.database is not None
-        assert place is not None
-        block = damaged_block(error)
-        if is_index_fault(error) if row is None else row["index"] is not None:
-            kind = DamageKind.INDEX
-        elif fault_of(error) is Fault.MISSING_FILE:
-            kind = DamageKind.FILE
-        elif is_value_fault(error):
-            kind = DamageKind.VALUE
-        else:
-            kind = DamageKind.ROW if block is None else DamageKind.PAGE
-        damage = Damage(
-            kind=kind,
-            database=step.database,
-            relation_oid=place,
-            schema="" if relation is None else relation.schema,
-            relation="" if relation is None else relation.name,
-            index=None if row is None else row["index"],
-            block=block,
-            message=str(error),
-        )
-        return Result(state=State.FAILED, words=str(error), fault=fault_of(error), damage=damage)
 
     async def _relation_age(self, step: Step) -> Result:
         connection = await self.sessions.get(step.database, step.settings)
@@ -340,7 +230,7 @@ class StepTaker:
 
     async def _database_age(self, step: Step) -> Result:
         connection = await self.sessions.get(step.database)
-        row = await connection.fetchrow(QUERIES["database_age"], step.database)
+        row = await connection.fetchrow(QUERIES["database_age"], step.database_oid)
         return Result(state=State.DONE) if row is None else _by_age(step, row)
 
     async def _execute(self, step: Step, statements: tuple[str, ...]) -> None:
@@ -355,16 +245,10 @@ class StepTaker:
         return [await connection.fetchval(statement) for statement in statements]
 
     async def _forget(self, step: Step, error: BaseException) -> None:
-        if fault_of(error) is Fault.CONNECTION or not isinstance(error, asyncpg.PostgresError):
+        if repair_fault(error) is RepairFault.CONNECTION or not isinstance(
+            error, asyncpg.PostgresError
+        ):
             await self.sessions.drop(step.database)
-
-
-def _names_damage(error: asyncpg.PostgresError) -> bool:
-    """Whether it tells of something that cannot be read; a missing file is so only where it is a
-    relation's, and not one of the outcomes of transactions."""
-    fault = fault_of(error)
-    is_missing = fault is Fault.MISSING_FILE and damaged_file(error) is not None
-    return fault is Fault.DAMAGED or is_missing
 
 
 def _by_age(step: Step, row: asyncpg.Record) -> Result:
@@ -380,6 +264,6 @@ def _ended(values: list[object]) -> Result:
     """What pg_terminate_backend said: true, false, or no row when it was gone."""
     if any(value is False for value in values):
         words = "it has not ended within 5 s; it may be later"
-        return Result(state=State.FAILED, words=words, fault=Fault.ENDING)
+        return Result(state=State.FAILED, words=words, fault=RepairFault.ENDING)
     gone = all(value is None for value in values)
     return Result(state=State.DONE, words="it had ended already" if gone else "")

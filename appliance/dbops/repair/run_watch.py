@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from appliance.database_failure import DatabaseFailure
-from appliance.dbops.plan.step import Step
+from appliance.dbops.plan.step import Step, StepKind
 from appliance.dbops.repair.disk_floor import Room, least_room
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
 from appliance.dbops.repair.page_wait import PageWait, PageWaits, page_wait
@@ -51,7 +51,7 @@ class RunWatch:
         self._pids: dict[str, int] = {}
         self._waits = PageWaits()
         self._given_up: dict[str, PageWait] = {}
-        self._kept_out: dict[tuple[str, str | None], int] = {}
+        self._kept_out: dict[tuple[str | None, str | None], Step] = {}
         self._is_spared = False
         self.room: Room | None = None
 
@@ -75,12 +75,23 @@ class RunWatch:
     def keep_out(self, step: Step) -> None:
         """A standby that was ended with consent stays away while this stage lasts, if it can be told."""
         if step.application is not None:
-            self._kept_out[step.application, step.client] = step.xid_age_max
+            self._kept_out[step.application, step.client] = step
+
+    def is_kept_out(self, step: Step) -> bool:
+        """Whether a step ends a standby for whose staying away this stage has consent."""
+        return (
+            step.kind is StepKind.END_STANDBY and (step.application, step.client) in self._kept_out
+        )
+
+    @property
+    def keeps_out(self) -> bool:
+        """Whether any standby is to stay away: it may be back, for a moment, as a VACUUM begins."""
+        return bool(self._kept_out)
 
     async def clear_way(self, connection: Connection) -> None:
         """End the standbys that are to be kept out, through a session that is about to work."""
-        for (application, client), age in self._kept_out.items():
-            await connection.fetch(QUERIES["keep_out"], application, client, age)
+        for (application, client), step in self._kept_out.items():
+            await connection.fetch(QUERIES["keep_out"], application, client, step.xid_age_max)
 
     def check_room(self) -> None:
         """Look at the disk now."""
@@ -90,14 +101,16 @@ class RunWatch:
 
     @contextlib.asynccontextmanager
     async def watching(self, steps: Sequence[Step], rate_bytes_per_s: float) -> AsyncIterator[None]:
-        """Watch while these steps are taken."""
+        """Watch while these steps of one stage are taken. What stays away does so for all plans of it."""
         self._meter = ProgressMeter(
             steps, rate_bytes_per_s=rate_bytes_per_s, now_s=time.monotonic()
         )
         self._steps = {step.key: step for step in steps}
         self._pids.clear()
         self._given_up.clear()
-        self._kept_out.clear()
+        self._kept_out = {
+            who: step for who, step in self._kept_out.items() if step.stage == steps[0].stage
+        }
         self._is_spared = False
         tasks = [
             asyncio.create_task(self._watch(self._meter)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from appliance.dbops.amcheck import Amcheck
-from appliance.dbops.faults import fault_of
+from appliance.dbops.faults import repair_fault
 from appliance.dbops.limits import MEMBERS_MAX
 from appliance.dbops.plan.databases import TAKE_MULTIXACT, TAKE_XID
 from appliance.dbops.plan.policy import Policy
@@ -86,7 +86,9 @@ async def probe(sessions: MaintenanceSessions) -> AsyncIterator[Check]:
     try:
         xid = await connection.fetchval(TAKE_XID)
     except asyncpg.PostgresError as error:
-        yield Check(name="transaction ID", ok=False, words=f"refused: {fault_of(error)}: {error}")
+        yield Check(
+            name="transaction ID", ok=False, words=f"refused: {repair_fault(error)}: {error}"
+        )
         return
     yield Check(name="transaction ID", ok=True, words=f"{xid} was given out")
     try:
@@ -94,7 +96,7 @@ async def probe(sessions: MaintenanceSessions) -> AsyncIterator[Check]:
             await connection.execute(statement)
     except asyncpg.PostgresError as error:
         await connection.execute("ROLLBACK")
-        yield Check(name="multixact", ok=False, words=f"refused: {fault_of(error)}: {error}")
+        yield Check(name="multixact", ok=False, words=f"refused: {repair_fault(error)}: {error}")
     else:
         yield Check(name="multixact", ok=True, words="one was given out")
 

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from appliance.database_failure import DatabaseFailure
+from appliance.dbops.names import name_of
 from appliance.dbops.snapshot import rows as snapshot_rows
 from appliance.dbops.snapshot.member_space import member_space
+from appliance.dbops.snapshot.missing import Missing
 from appliance.dbops.snapshot.rows import Row
 from appliance.dbops.snapshot.snapshot import (
     Database,
     MemberSpace,
-    Missing,
     Relation,
     Snapshot,
     TempNamespace,
@@ -185,7 +186,7 @@ async def _look_inside(
         database,
         relations=relations,
         temp_namespaces=temp_namespaces,
-        extensions=MappingProxyType({row["name"]: row["schema"] for row in extensions}),
+        extensions=MappingProxyType({row["name"]: name_of(row["schema"]) for row in extensions}),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import asyncpg
 
+from appliance.dbops.names import can_be_entered, name_of, name_or_none
 from appliance.dbops.snapshot.snapshot import (
     Database,
     Lock,
@@ -45,8 +46,9 @@ def _relation(
 ) -> Relation:
     return Relation(
         oid=row["oid"],
-        schema=row["schema"],
-        name=row["name"],
+        schema=name_of(row["schema"]),
+        name=name_of(row["name"]),
+        nameable=can_be_entered(row["schema"], row["name"]),
         kind=RelationKind(row["kind"]),
         toast_owner=toast_owner,
         temporary=row["persistence"] == "t",
@@ -70,12 +72,14 @@ def _is_user_catalog(options: Iterable[str]) -> bool:
 
 def database_of(row: Row, *, current: str) -> Database:
     """A row of `databases`; it has not been looked at from inside."""
+    name, nameable = name_of(row["name"]), can_be_entered(row["name"])
     return Database(
         oid=row["oid"],
-        name=row["name"],
-        connectable=row["connectable"],
+        name=name,
+        nameable=nameable,
+        connectable=row["connectable"] and nameable,
         template=row["template"],
-        current=row["name"] == current,
+        current=name == current,
         dropping=row["dropping"],
         xid_age=row["xid_age"],
         mxid_age=row["mxid_age"],
@@ -90,8 +94,8 @@ def sessions_of(rows: Iterable[Row]) -> tuple[Session, ...]:
         Session(
             pid=row["pid"],
             backend=row["backend"] or "unknown",
-            database=row["database"],
-            user=row["user_name"],
+            database=name_or_none(row["database"]),
+            user=name_or_none(row["user_name"]),
             application=row["application"] or "",
             client=row["client"],
             state=row["state"],
@@ -127,9 +131,9 @@ def prepared_of(rows: Iterable[Row]) -> tuple[PreparedTransaction, ...]:
     """The rows of `prepared`."""
     return tuple(
         PreparedTransaction(
-            gid=row["gid"],
-            database=row["database"],
-            owner=row["owner"],
+            gid=name_of(row["gid"]),
+            database=name_of(row["database"]),
+            owner=name_of(row["owner"] or b"?"),
             xid_age=row["xid_age"],
             prepared_s=row["prepared_s"],
         )
@@ -144,7 +148,7 @@ def slots_of(rows: Iterable[Row]) -> tuple[Slot, ...]:
             name=row["name"],
             logical=row["logical"],
             plugin=row["plugin"],
-            database=row["database"],
+            database=name_or_none(row["database"]),
             temporary=row["temporary"],
             active_pid=row["active_pid"],
             xmin_age=row["xmin_age"],
@@ -187,7 +191,7 @@ def locks_of(rows: Iterable[Row]) -> tuple[Lock, ...]:
             mode=row["mode"],
             granted=row["granted"],
             pid=row["pid"],
-            gid=row["gid"],
+            gid=name_or_none(row["gid"]),
         )
         for row in rows
     )
@@ -198,7 +202,7 @@ def vacuums_of(rows: Iterable[Row]) -> tuple[Vacuum, ...]:
     return tuple(
         Vacuum(
             pid=row["pid"],
-            database=row["database"],
+            database=name_of(row["database"]),
             relation_oid=row["relation_oid"],
             automatic=row["automatic"],
             to_prevent_wraparound=row["to_prevent_wraparound"],

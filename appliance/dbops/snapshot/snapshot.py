@@ -19,6 +19,7 @@ from appliance.dbops.limits import (
     stage_of_age,
     stage_of_members,
 )
+from appliance.dbops.snapshot.missing import Missing
 
 CATALOG_OIDS_END = 12_000
 """Relations below it are system catalogs and their TOAST (`IsCatalogRelationOid`): a logical slot's
@@ -31,15 +32,6 @@ class RelationKind(StrEnum):
     TABLE = "r"
     MATERIALIZED_VIEW = "m"
     TOAST = "t"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """A part that could not be read: of one database, or (None) of the whole cluster."""
-
-    part: str
-    database: str | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +61,8 @@ class Relation:
     rows_live: int
     rows_dead: int
     last_autovacuum: datetime | None
+    nameable: bool = True
+    """Whether a statement can name it; else only autovacuum gets there, which goes by oids."""
 
     @property
     def catalog(self) -> bool:
@@ -118,8 +112,17 @@ class Database:
     mxid_age: int
     relations: tuple[Relation, ...] | None
     temp_namespaces: tuple[TempNamespace, ...] | None
+    nameable: bool = True
+    """Whether a login can name it: its name is UTF-8."""
     extensions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The schemas of `amcheck` and `pg_surgery`, where it has them."""
+
+    @property
+    def closed_because(self) -> str:
+        """Why nobody can look inside."""
+        if self.nameable:
+            return "it takes no connections"
+        return "its name is no UTF-8, with which this tool cannot connect"
 
     @property
     def xids_left(self) -> int:

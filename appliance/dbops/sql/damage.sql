@@ -1,6 +1,8 @@
 -- name: log_file
 -- The log that the server's collector writes now; NULL: it writes none, or not to a file.
-SELECT f.name, (pg_stat_file(f.name)).size AS bytes
+SELECT f.name,
+       (pg_stat_file(f.name)).size AS bytes,
+       current_setting('log_line_prefix') AS line_prefix
   FROM pg_current_logfile() AS f (name);
 
 -- name: log_tail

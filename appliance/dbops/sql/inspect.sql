@@ -36,10 +36,12 @@ SELECT name FROM pg_ls_dir('pg_multixact/members') AS name;
 SELECT name, setting FROM pg_settings WHERE name = ANY ($1::text[]);
 
 -- name: databases
+-- Names come as the bytes that they are, here and below: those of a shared catalog are in the encoding of
+-- whichever database they were given in, and in a database of SQL_ASCII they are in none.
 -- All of them: one that takes no connections (template0) stops the cluster like any other. -2 marks one
 -- whose DROP DATABASE was interrupted; the server leaves it out of the limit too.
 SELECT oid::bigint AS oid,
-       datname::text AS name,
+       replace(datname::text, '\', '\\')::bytea AS name,
        datallowconn AND datconnlimit <> -2 AS connectable,
        datconnlimit = -2 AS dropping,
        datistemplate AS template,
@@ -51,8 +53,8 @@ SELECT oid::bigint AS oid,
 -- name: sessions
 SELECT a.pid,
        a.backend_type AS backend,
-       a.datname::text AS database,
-       a.usename::text AS user_name,
+       replace(a.datname::text, '\', '\\')::bytea AS database,
+       replace(a.usename::text, '\', '\\')::bytea AS user_name,
        a.application_name AS application,
        host(a.client_addr) AS client,
        a.state,
@@ -96,9 +98,9 @@ SELECT n.nspname::text AS schema,
  GROUP BY n.nspname;
 
 -- name: prepared
-SELECT gid,
-       database::text AS database,
-       owner::text AS owner,
+SELECT replace(gid::text, '\', '\\')::bytea AS gid,
+       replace(database::text, '\', '\\')::bytea AS database,
+       replace(owner::text, '\', '\\')::bytea AS owner,
        age(transaction) AS xid_age,
        extract(epoch FROM clock_timestamp() - prepared)::float8 AS prepared_s
   FROM pg_prepared_xacts
@@ -108,7 +110,7 @@ SELECT gid,
 SELECT slot_name::text AS name,
        slot_type = 'logical' AS logical,
        plugin::text AS plugin,
-       database::text AS database,
+       replace(database::text, '\', '\\')::bytea AS database,
        temporary,
        active_pid,
        age(xmin) AS xmin_age,
@@ -137,7 +139,7 @@ SELECT l.database::bigint AS database_oid,
        l.mode,
        l.granted,
        l.pid,
-       p.gid
+       replace(p.gid::text, '\', '\\')::bytea AS gid
   FROM pg_locks AS l
   LEFT JOIN (SELECT x.gid, t.virtualtransaction
                FROM pg_prepared_xacts AS x
@@ -153,7 +155,7 @@ SELECT l.database::bigint AS database_oid,
 
 -- name: vacuums
 SELECT v.pid,
-       v.datname::text AS database,
+       replace(v.datname::text, '\', '\\')::bytea AS database,
        v.relid::bigint AS relation_oid,
        coalesce(a.backend_type = 'autovacuum worker', false) AS automatic,
        coalesce(a.backend_type = 'autovacuum worker'
@@ -165,8 +167,8 @@ SELECT v.pid,
 -- name: relations
 -- pg_class has relallfrozen since 18: where it is not a column of `own`, the name is that of `absent`.
 SELECT c.oid::bigint AS oid,
-       n.nspname::text AS schema,
-       c.relname::text AS name,
+       replace(n.nspname::text, '\', '\\')::bytea AS schema,
+       replace(c.relname::text, '\', '\\')::bytea AS name,
        c.relkind::text AS kind,
        c.reltoastrelid::bigint AS toast,
        c.relpersistence::text AS persistence,
@@ -187,7 +189,7 @@ SELECT c.oid::bigint AS oid,
  WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'::xid;
 
 -- name: extensions
-SELECT e.extname::text AS name, n.nspname::text AS schema
+SELECT e.extname::text AS name, replace(n.nspname::text, '\', '\\')::bytea AS schema
   FROM pg_extension AS e
   JOIN pg_namespace AS n ON n.oid = e.extnamespace
  WHERE e.extname IN ('amcheck', 'pg_surgery');

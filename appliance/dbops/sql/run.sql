@@ -7,7 +7,7 @@ SELECT age(relfrozenxid) AS xid_age, mxid_age(relminmxid) AS mxid_age
 -- name: database_age
 SELECT age(datfrozenxid) AS xid_age, mxid_age(datminmxid) AS mxid_age
   FROM pg_database
- WHERE datname = $1::text;
+ WHERE oid = $1::oid;
 
 -- name: progress
 -- How far a session's VACUUM is, and whether it waits for a page that somebody else has in use.
@@ -56,13 +56,12 @@ SELECT pg_terminate_backend(pid, 1000)
    AND host(client_addr) IS NOT DISTINCT FROM $2::text
    AND age(backend_xmin) >= $3::int;
 
--- name: lock_database
--- Where the lock on the whole cluster is taken: the same database for every run.
-SELECT datname::text
+-- name: lock_databases
+-- Where the lock on the whole cluster is taken: in the first that can be entered, the same for every run.
+SELECT replace(datname::text, '\', '\\')::bytea AS name
   FROM pg_database
  WHERE datallowconn AND datconnlimit <> -2
- ORDER BY datistemplate, oid
- LIMIT 1;
+ ORDER BY datistemplate, oid;
 
 -- name: take_lock
 SELECT pg_try_advisory_lock($1::bigint);

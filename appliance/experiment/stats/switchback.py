@@ -6,6 +6,8 @@ cannot show it. Here the period is the unit. Never: decides which arm a period i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,14 +62,14 @@ def period_values(
     return periods, value[np.maximum(row, start)]
 
 
-def neighbours(treated: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """The block of each period, in order: two neighbours of different arms; -1 for one without."""
-    block = np.full(len(treated), -1, dtype=np.int32)
-    place = blocks = 0
-    while place + 1 < len(treated):
-        if treated[place] == treated[place + 1]:
+def neighbours(arm: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Places of periods that follow each other without anything between, one of either arm, each in one
+    pair alone; `arm` is None of a period of another version."""
+    pairs, place = [], 0
+    while place + 1 < len(arm):
+        if None in arm[place : place + 2] or arm[place] == arm[place + 1]:
             place += 1
             continue
-        block[place : place + 2] = blocks
-        blocks, place = blocks + 1, place + 2
-    return block
+        pairs.append((place, place + 1))
+        place += 2
+    return pairs

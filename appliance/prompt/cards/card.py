@@ -10,6 +10,7 @@ from typing import Any
 
 from appliance.prompt.cards.image import Image
 from appliance.prompt.lore.lorebook import Lorebook
+from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
 
 
 class Version(Enum):
@@ -54,7 +55,7 @@ class Card:
     creator_notes: str
     character_version: str
     tags: tuple[str, ...]
-    lore_placement: str = "frozen"
+    lore_placement: Placement = DEFAULT_PLACEMENT
     image: Image | None = None
     from_png: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)

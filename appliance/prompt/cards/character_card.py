@@ -11,10 +11,11 @@ import msgspec
 
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.cards.card import Card, Version
-from appliance.prompt.cards.document import LORE_PLACEMENTS, read_document
+from appliance.prompt.cards.document import read_document
 from appliance.prompt.cards.json_document import written
 from appliance.prompt.character_file import Character
 from appliance.prompt.characters import lorebook_document
+from appliance.prompt.lore.placement import DEFAULT_PLACEMENT
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
 
 _BRACES = ("{{", "<user>", "<char>", "<bot>")
@@ -51,7 +52,7 @@ def card_of_character(character: Character, bundle: Bundle) -> tuple[Card, tuple
 
 def _own(character: Character) -> dict[str, Any]:
     """What only this program reads."""
-    if character.lore_placement == LORE_PLACEMENTS[0]:
+    if character.lore_placement is DEFAULT_PLACEMENT:
         return {}
     return {"lore_placement": character.lore_placement}
 

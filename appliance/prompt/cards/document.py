@@ -15,8 +15,9 @@ from typing import Any
 from appliance.errors import InvalidCard, InvalidRequest
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.json_document import parse_document
-from appliance.prompt.contents import UNSTORABLE
+from appliance.prompt.chat_format.contents import UNSTORABLE
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
+from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
 
 NAME_CHARS_MAX = 128
 TEXT_CHARS_MAX = 256 * 1024
@@ -24,7 +25,6 @@ GREETINGS_MAX = 64
 TAGS_MAX = 256
 SHOWN_NUMBER_MAX = 10**15
 UNNAMED = "Unnamed"
-LORE_PLACEMENTS = ("frozen", "as_written")
 """`prompt.lore.books.Placement`; the first without a wish."""
 
 V1_FIELDS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
@@ -70,7 +70,7 @@ def read_document(
         creator_notes=fields.shown("creator_notes"),
         character_version=fields.shown("character_version"),
         tags=fields.shown_list("tags"),
-        lore_placement="frozen" if version is Version.V1 else fields.lore_placement(),
+        lore_placement=DEFAULT_PLACEMENT if version is Version.V1 else fields.lore_placement(),
         files=files or {},
         warnings=(*said, *fields.warnings),
     )
@@ -185,18 +185,20 @@ class _Fields:
             )
         return tuple(text for text in texts[:TAGS_MAX] if UNSTORABLE.search(text) is None)
 
-    def lore_placement(self) -> str:
+    def lore_placement(self) -> Placement:
         """What the card asks of this program: `extensions.appliance.lore_placement`."""
         more = self._root.get("extensions")
         own = more.get("appliance") if isinstance(more, dict) else None
         asked = own.get("lore_placement") if isinstance(own, dict) else None
-        if asked is None or asked in LORE_PLACEMENTS:
-            return asked or LORE_PLACEMENTS[0]
+        if asked is None:
+            return DEFAULT_PLACEMENT
+        if asked in [choice.value for choice in Placement]:
+            return Placement(asked)
         self.warnings.append(
             f"{self.at('extensions.appliance.lore_placement')}: expected one of "
-            f"{', '.join(LORE_PLACEMENTS)}; the lore is {LORE_PLACEMENTS[0]}"
+            f"{', '.join(Placement)}; the lore is {DEFAULT_PLACEMENT}"
         )
-        return LORE_PLACEMENTS[0]
+        return DEFAULT_PLACEMENT
 
 
 def _checked(value: Any, path: str, chars_max: int) -> str:

@@ -7,24 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from appliance.prompt.lore.lorebook import Lorebook
 from appliance.prompt.lore.matching import CompiledBook, Found
+from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
 
 Heard: TypeAlias = tuple[Found, ...]
 """What was found in one message, book by book."""
-
-
-class Placement(Enum):
-    """Where the texts of entries go."""
-
-    FROZEN = "frozen"
-    """Right before the message that called them up, for good: the prompt before it stays as it was."""
-
-    AS_WRITTEN = "as_written"
-    """Where each entry says, anew in every turn: what follows is computed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +26,14 @@ class Lore:
     """
 
     books: tuple[CompiledBook, ...] = ()
-    placement: Placement = Placement.FROZEN
+    placement: Placement = DEFAULT_PLACEMENT
     depth: int = 0
     remembers: bool = False
     asks_greeting: bool = False
     standing_chars: int = 0
 
     @classmethod
-    def of(cls, books: Sequence[Lorebook], placement: Placement = Placement.FROZEN) -> Lore:
+    def of(cls, books: Sequence[Lorebook], placement: Placement = DEFAULT_PLACEMENT) -> Lore:
         """Compile books; those without entries are left out."""
         compiled = tuple(CompiledBook.of(book) for book in books if book.entries)
         depths = (max(book.book.scan_depth, book.scan_depth_max) for book in compiled)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.books import Lore
 from appliance.prompt.lore.matching import CompiledBook
+from appliance.prompt.lore.placement import Placement
 from appliance.prompt.templates.lint import WINDOW_TOKENS, Finding, Level
 
 

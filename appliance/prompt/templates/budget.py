@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -18,6 +18,10 @@ WORK_CHARS_MAX = 16 * 1024 * 1024
 
 ITEM_CHARS = 8
 """What an item of a list counts as: a reference is as large as that."""
+
+SEARCH_STEPS_MAX = 128 * 1024 * 1024
+"""Of looking for one text in another: some methods take the product of their lengths, in one call that
+nothing interrupts."""
 
 NUMBER_BITS_MAX = 4096
 NESTING_MAX = 16
@@ -61,6 +65,15 @@ class Budget:
         """A value was made: charge what it holds, if it is a text or a collection."""
         if isinstance(value, Sized) and not isinstance(value, type):
             self.make(len(value) if isinstance(value, str) else ITEM_CHARS * len(value))
+
+    def search(self, text: str, others: Iterable[object]) -> None:
+        """Texts are about to be looked for in a text, or their characters at its ends."""
+        chars = sum(len(other) for other in others if isinstance(other, str))
+        if len(text) * chars > SEARCH_STEPS_MAX:
+            raise LimitExceeded(
+                f"it looks for {chars} characters in a text of {len(text)} (at most "
+                f"{SEARCH_STEPS_MAX} steps)"
+            )
 
     def write(self, chars: int) -> None:
         """Characters of the prompt itself."""

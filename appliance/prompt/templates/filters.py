@@ -15,12 +15,16 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 from jinja2.filters import make_attrgetter
 
-from appliance.prompt.templates.budget import LimitExceeded, current
-from appliance.prompt.templates.text_size import text_chars, text_of
+from appliance.prompt.templates.budget import ITEM_CHARS, LimitExceeded, current
+from appliance.prompt.templates.text_size import text_chars, text_of, weigh
 
-_OF_ONE_TEXT = "capitalize lower string title trim upper wordcount"
+_OF_ONE_TEXT = "capitalize lower string upper"
 """Those that make a text of whatever they are given."""
 
+_OF_WORDS = "title wordcount"
+"""Those that take a text apart, word by word."""
+
+_WORDS_CHARS_MAX = 256 * 1024
 _THAT_COMPARE = "groupby max min sort unique"
 """Those that compare the items of a list with each other."""
 
@@ -39,6 +43,8 @@ def charged(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
     def measured(*args: Any, **kwargs: Any) -> Any:
         budget = current()
         budget.tick()
+        # What a filter is told besides may be a key that is looked up.
+        weigh(*args[1:], *kwargs.values())
         if before is not None and signature is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -56,17 +62,10 @@ def ticked(test: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(test)
     def one_step(*args: Any, **kwargs: Any) -> Any:
         current().tick()
-        for value in args:
-            weigh(value)
+        weigh(*args)
         return test(*args, **kwargs)
 
     return one_step
-
-
-def weigh(value: object) -> None:
-    """A list that is to be compared costs what it holds in all its depths."""
-    if isinstance(value, list | tuple | Mapping):
-        current().make(text_chars(value))
 
 
 # What is done before a filter, by its name: it takes all arguments in their order, and returns them.
@@ -74,6 +73,24 @@ def weigh(value: object) -> None:
 
 def _before_text(value: object, *rest: Any) -> Any:
     return (text_of(value, current()), *rest)
+
+
+def _before_words(value: object) -> Any:
+    text = text_of(value, current())
+    if len(text) > _WORDS_CHARS_MAX:
+        raise LimitExceeded(f"it goes through the words of more than {_WORDS_CHARS_MAX} characters")
+    return (text,)
+
+
+def _before_trim(value: object, chars: object) -> Any:
+    text = text_of(value, current())
+    current().search(text, (chars,))
+    return (text, chars)
+
+
+def _before_dictsort(value: object, *rest: Any) -> Any:
+    weigh(value)
+    return (value, *rest)
 
 
 def _before_replace(context: Any, text: object, old: object, new: object, count: Any) -> Any:
@@ -118,7 +135,8 @@ def _before_int(value: object, default: object, base: object) -> Any:
 
 
 def _before_compared(environment: Any, values: Any, *rest: Any) -> Any:
-    if not isinstance(values, Mapping | str):
+    if not isinstance(values, Mapping):
+        current().make(ITEM_CHARS * len(values) if isinstance(values, str) else 0)
         values = list(values)
     weigh(values)
     return (environment, values, *rest)
@@ -132,6 +150,8 @@ def _before_tojson(value: object) -> Any:
 _BEFORE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_OF_ONE_TEXT.split(), _before_text),
     **dict.fromkeys(_THAT_COMPARE.split(), _before_compared),
+    **dict.fromkeys(_OF_WORDS.split(), _before_words),
+    "dictsort": _before_dictsort,
     "indent": _before_indent,
     "int": _before_int,
     "join": _before_join,
@@ -139,6 +159,7 @@ _BEFORE: dict[str, Callable[..., Any]] = {
     "round": _before_round,
     "sum": _before_sum,
     "tojson": _before_tojson,
+    "trim": _before_trim,
 }
 
 

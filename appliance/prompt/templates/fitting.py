@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
 from appliance.prompt.fit import Fitted, fit
 from appliance.prompt.templates.parts import RenderedPart
 from appliance.prompt.truncate import HISTORY_PRIORITY, Window

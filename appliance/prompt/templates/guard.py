@@ -18,8 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from appliance.prompt.templates.budget import ITEM_CHARS, NUMBER_BITS_MAX, LimitExceeded, current
-from appliance.prompt.templates.filters import charged, replaced_chars, ticked, tojson, weigh
-from appliance.prompt.templates.text_size import text_of
+from appliance.prompt.templates.filters import charged, replaced_chars, ticked, tojson
+from appliance.prompt.templates.text_size import text_of, weigh
 
 _FILTER_NAMES = """
 abs capitalize count d default dictsort first float groupby indent int items join last length list lower
@@ -34,6 +34,12 @@ swapcase title upper
 """
 _FILTERS = frozenset(_FILTER_NAMES.split())
 _TEXT_METHODS = frozenset(_TEXT_METHOD_NAMES.split())
+_SEARCHING_NAMES = (
+    "count find index lstrip partition rfind rindex rpartition rsplit rstrip split strip"
+)
+_SEARCHING = frozenset(_SEARCHING_NAMES.split())
+"""Of these, those that may compare each character of the text with each of an argument."""
+
 _GLOBALS = frozenset({"range", "dict", "namespace", "joiner"})
 _NAME_CHARS_MAX = 64
 
@@ -83,7 +89,7 @@ class Guarded(ImmutableSandboxedEnvironment):
         return Guarded.concat(text_of(value, budget) for value in values)
 
     def weighed(self, value: object) -> object:
-        """A side of a comparison: lists are compared to their depths."""
+        """A side of a comparison, or a key: lists are compared, and keys hashed, to their depths."""
         weigh(value)
         return value
 
@@ -119,7 +125,13 @@ class Guarded(ImmutableSandboxedEnvironment):
         if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
             if __obj.__name__ == "join" and len(args) == 1 and isinstance(args[0], Iterable):
                 args = (list(args[0]),)
+            texts = args[0] if args and isinstance(args[0], tuple) else args
+            budget.search(__obj.__self__, texts if __obj.__name__ in _SEARCHING else ())
             budget.make(_result_chars(__obj, args))
+        elif isinstance(__obj, BuiltinMethodType | type):
+            # It may look its arguments up, or compare them with what it is the method of.
+            held = __obj.__self__ if isinstance(__obj, BuiltinMethodType) else None
+            weigh(*args, *kwargs.values(), *((held,) if isinstance(held, list | tuple) else ()))
         result = super().call(__context, __obj, *args, **kwargs)
         budget.made(result)
         return result
@@ -144,7 +156,7 @@ class Guarded(ImmutableSandboxedEnvironment):
 
 
 class _Measured(NodeTransformer):
-    """Makes every loop step a call, and every `~` and comparison a measured one."""
+    """Makes every loop step a call, and every `~`, comparison and key a measured one."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -156,12 +168,29 @@ class _Measured(NodeTransformer):
         self.generic_visit(node)
         return _call("joined", *node.nodes, lineno=node.lineno)
 
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Pair:
+        self.generic_visit(node)
+        node.key = _key(node.key)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem:
+        self.generic_visit(node)
+        node.arg = _key(node.arg)
+        return node
+
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
         self.generic_visit(node)
         node.expr = _call("weighed", node.expr, lineno=node.lineno)
         for operand in node.ops:
             operand.expr = _call("weighed", operand.expr, lineno=node.lineno)
         return node
+
+
+def _key(key: nodes.Expr) -> nodes.Expr:
+    """Constants and slices are keys that cost nothing."""
+    if isinstance(key, nodes.Const | nodes.Slice):
+        return key
+    return _call("weighed", key, lineno=key.lineno)
 
 
 def _call(name: str, *arguments: nodes.Expr, lineno: int) -> nodes.Call:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.prompt import roles
-from appliance.prompt.chat_format import ChatFormat, End
-from appliance.prompt.contents import encode_content
-from appliance.prompt.render import render
+from appliance.prompt.chat_format import roles
+from appliance.prompt.chat_format.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.contents import encode_content
+from appliance.prompt.chat_format.render import render
 from appliance.prompt.templates.parts import RenderedPart
 from appliance.tokens import count, unpack
 

@@ -12,10 +12,19 @@ from typing import cast
 
 from jinja2.utils import Namespace
 
-from appliance.prompt.templates.budget import ITEM_CHARS, OUTPUT_CHARS_MAX, Budget, LimitExceeded
+from appliance.prompt.templates.budget import (
+    ITEM_CHARS,
+    OUTPUT_CHARS_MAX,
+    Budget,
+    LimitExceeded,
+    current,
+)
 
 _OTHER_CHARS = 24
 _DEPTH_MAX = 64
+_STEPS = 4096
+"""So many items are counted between two looks at the time."""
+
 _END = object()
 
 
@@ -33,11 +42,16 @@ def text_of(value: object, budget: Budget) -> str:
 def text_chars(value: object) -> int:
     """About how many characters a value is written in; counting ends past OUTPUT_CHARS_MAX.
 
-    Raises LimitExceeded for one that is nested too deeply to be written, or holds itself.
+    Part of a rendering. Raises LimitExceeded for one that is nested too deeply to be written, or holds
+    itself.
     """
     chars = 0
     waiting: list[Iterator[object]] = [iter((value,))]
+    steps = 0
     while waiting and chars <= OUTPUT_CHARS_MAX:
+        steps += 1
+        if steps % _STEPS == 0:
+            current().tick()
         item = next(waiting[-1], _END)
         if item is _END:
             waiting.pop()
@@ -54,6 +68,14 @@ def text_chars(value: object) -> int:
         else:
             chars += _OTHER_CHARS
     return chars
+
+
+def weigh(*values: object) -> None:
+    """Values that are to be compared or looked up: each costs what it holds in all its depths, as one
+    call that nothing interrupts goes through it."""
+    for value in values:
+        if not isinstance(value, str) and _held(value) is not None:
+            current().make(text_chars(value))
 
 
 def _held(value: object) -> Iterator[object] | None:

@@ -32,3 +32,10 @@ VALUES ($1::integer, $2::text, $3::integer);
 
 -- name: made_at
 SELECT applied_at FROM appliance.migrations WHERE version = 1;
+
+-- name: has_schema
+SELECT to_regclass('appliance.migrations') IS NOT NULL;
+
+-- name: newest_migration
+-- Of a schema of any age: only `schema_version` needs the column that came later.
+SELECT max(version) FROM appliance.migrations;

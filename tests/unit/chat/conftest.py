@@ -18,7 +18,7 @@ from appliance.chat.params import ChatLimits
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.prompt_registry import PromptRegistry

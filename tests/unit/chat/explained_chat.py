@@ -20,7 +20,7 @@ from appliance.chat.prompt_explanation import PromptExplanation, explained
 from appliance.chat.reply_prompts import ReplyPrompt
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import Characters, CharacterVersion
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.pool import Pool
 from appliance.store.prompt_registry import PromptRegistry
 from appliance.store.records import Conversation, FrozenText, Message, Scene

@@ -11,8 +11,8 @@ from appliance.chat.completion import Completions
 from appliance.chat.events import Delta, TurnDone, TurnStarted
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.errors import ContextLengthExceeded, DeadlineExceeded, InvalidRequest
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.messages import ChatMessage, Role
-from appliance.prompt.model_text import ModelText
 from appliance.tokens import count
 from appliance.wire.client import EngineClient
 from appliance.wire.frames import Sampling

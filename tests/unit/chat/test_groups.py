@@ -12,6 +12,7 @@ import pytest
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits, GenerationParams
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.running import RunningTurns
 from appliance.chat.speakers import speaker_for
 from appliance.chat.turn import Turns
@@ -20,8 +21,8 @@ from appliance.prompt.bundle import Bundle
 from appliance.prompt.cards.bundle import card_bundle
 from appliance.prompt.cards.reading import read_card
 from appliance.prompt.characters import Characters, CharacterVersion
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.groups import Group
-from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.records import Persona, Scene
 from appliance.tokens import count, unpack
@@ -111,7 +112,7 @@ class Chat:
     async def prompt(self) -> str:
         head = await self.head()
         assert head is not None
-        prompt = await self.turns.prompt_of(
+        prompt = await PromptView(self.turns.prompts).prompt_of(
             tenant=TENANT, conversation_id=self.opened, message_id=head
         )
         return written(self.chat_format, unpack(prompt.token_ids))

@@ -11,10 +11,11 @@ import pytest
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.tokens import count, unpack
 from appliance.wire.client import EngineClient
@@ -71,7 +72,9 @@ def turns_of(ledger: Ledger, client: EngineClient, directory: Path, catalog: Cat
 
 async def prompt_text(turns: Turns, directory: Path, opened: UUID, message_id: UUID) -> str:
     """What the model read for a reply, control tokens written out."""
-    prompt = await turns.prompt_of(tenant=TENANT, conversation_id=opened, message_id=message_id)
+    prompt = await PromptView(turns.prompts).prompt_of(
+        tenant=TENANT, conversation_id=opened, message_id=message_id
+    )
     chat_format = ModelText.load(directory, now=NOW).chat_format
     return written(chat_format, unpack(prompt.token_ids))
 
@@ -127,7 +130,9 @@ async def test_a_turn_with_lore_reads_and_sends_only_what_is_new(
     assert [frame.after is None for frame in sent] == [True, False, False, False, False]
     assert len(read_paths) == 1
     for (message_id, tokens), frame in zip(prompts, sent, strict=True):
-        prompt = await turns.prompt_of(tenant=TENANT, conversation_id=opened, message_id=message_id)
+        prompt = await PromptView(turns.prompts).prompt_of(
+            tenant=TENANT, conversation_id=opened, message_id=message_id
+        )
         assert prompt.tokens == tokens
         assert prompt.stretches == tuple(frame.stretches)
         assert prompt.token_ids.endswith(frame.token_ids)

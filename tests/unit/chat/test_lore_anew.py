@@ -11,14 +11,15 @@ import pytest
 from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
 from appliance.chat.lorekeeper import Lorekeeper
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.prompting import OFF_LOOP_CHARS_MIN
 from appliance.chat.turn import Turns
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.cards.bundle import card_bundle
 from appliance.prompt.cards.reading import read_card
 from appliance.prompt.characters import Characters
-from appliance.prompt.lore.books import Placement
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
+from appliance.prompt.lore.placement import Placement
 from appliance.tokens import unpack
 from tests.card_fixtures import encoded, v3
 from tests.characters import bundle_of, characters_of, with_lore
@@ -93,7 +94,7 @@ class Chat:
         _, _, done = await read(send(self.turns, self.opened, text, **fields))
         assert done.message is not None
         sent = self.engine.generated[-1].token_ids
-        again = await self.turns.prompt_of(
+        again = await PromptView(self.turns.prompts).prompt_of(
             tenant=TENANT, conversation_id=self.opened, message_id=done.message.message_id
         )
         assert again.token_ids == sent

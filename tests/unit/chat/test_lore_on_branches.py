@@ -13,7 +13,7 @@ from appliance.chat.params import GenerationParams
 from appliance.chat.plan import Place
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.records import Message
 from appliance.tokens import unpack

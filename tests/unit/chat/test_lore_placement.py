@@ -12,8 +12,8 @@ from appliance.chat.history import with_lore as with_texts
 from appliance.chat.lore_placement import Placed, placed
 from appliance.chat.turn import Turns
 from appliance.prompt.characters import Characters
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.lore.lorebook import read_lorebook
-from appliance.prompt.model_text import ModelText
 from appliance.store.records import FrozenText
 from appliance.tokens import unpack
 from tests.characters import bundle_of, characters_of, with_lore

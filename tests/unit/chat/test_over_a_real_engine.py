@@ -20,6 +20,7 @@ from appliance.chat.completion import Completions
 from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.config import EngineConfig
@@ -30,8 +31,8 @@ from appliance.engine.service import EngineService
 from appliance.model.config import read_config
 from appliance.model.decoder import load_model
 from appliance.model.kv_cache import bytes_per_page
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.messages import ChatMessage, Role
-from appliance.prompt.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.records import Message
 from appliance.store.text import storable
@@ -117,7 +118,9 @@ async def test_each_turn_finds_every_token_of_the_turns_before(
     restarted = turns_of(ledger, client, directory)
     for message_id, tokens in prompts.items():
         before, after = [
-            await layer.prompt_of(tenant=TENANT, conversation_id=opened, message_id=message_id)
+            await PromptView(layer.prompts).prompt_of(
+                tenant=TENANT, conversation_id=opened, message_id=message_id
+            )
             for layer in (turns, restarted)
         ]
         assert before == after
@@ -173,7 +176,7 @@ async def test_a_next_turn_reads_and_sends_only_what_is_new(
         assert count(sent[-1].token_ids) + (after.tokens if after else 0) == started.prompt_tokens
         sizes.append(len(sent[-1].token_ids))
         assert done.message is not None
-        prompt = await turns.prompt_of(
+        prompt = await PromptView(turns.prompts).prompt_of(
             tenant=TENANT, conversation_id=opened, message_id=done.message.message_id
         )
         assert prompt.tokens == started.prompt_tokens

@@ -25,7 +25,7 @@ from appliance.errors import (
 from appliance.prompt.bundle import CHARACTER_FILE, Bundle
 from appliance.prompt.cards.charx import CARD_FILE
 from appliance.prompt.characters import LOREBOOK_FILE, Characters
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
 from appliance.store.prompt_records import Label

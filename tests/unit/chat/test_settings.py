@@ -29,9 +29,9 @@ WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
 SETTLED = "sampling: {temperature: 0.5, top_k: 20}\ntruncation: {step_tokens: 64}\n"
 
 
-def bundle(settings: str) -> Bundle:
+def bundle(settings: str, **files: bytes) -> Bundle:
     text = f"id: assistant\nname: Assistant\nsystem: Be brief.\n{settings}"
-    return Bundle(name="assistant", files={CHARACTER_FILE: text.encode()})
+    return Bundle(name="assistant", files={CHARACTER_FILE: text.encode(), **files})
 
 
 @pytest.fixture
@@ -74,18 +74,18 @@ def test_a_setting_out_of_range_is_refused_by_its_name(settings: str, told: str)
 @pytest.mark.parametrize(
     ("other", "is_late"),
     [
-        (SETTLED.replace("64", "128"), True),
-        (SETTLED.replace("0.5", "0.6"), False),
-        (SETTLED.replace("64", "128").replace("0.5", "0.6"), False),
-        (SETTLED, False),
+        (bundle(SETTLED.replace("64", "128")), True),
+        (bundle(SETTLED.replace("0.5", "0.6")), False),
+        (bundle(SETTLED.replace("64", "128").replace("0.5", "0.6")), False),
+        (bundle(SETTLED.replace("64", "128"), other=b"any file"), False),
+        (bundle(SETTLED), False),
     ],
 )
 async def test_arms_that_only_cut_otherwise_expose_nobody_before_the_first_cut(
-    pool: Pool, turns: Turns, catalog: Catalog, other: str, is_late: bool
+    pool: Pool, turns: Turns, catalog: Catalog, other: Bundle, is_late: bool
 ) -> None:
     versions = []
-    for settings in (SETTLED, other):
-        made = bundle(settings)
+    for made in (bundle(SETTLED), other):
         await catalog.registry.publish("assistant", made.version, made.files, **WHO)
         versions.append(made.version)
     deeds = Experimenting(

@@ -13,10 +13,10 @@ from appliance.chat.conversations import Conversations
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
+from appliance.prompt.chat_format.model_text import ModelText
+from appliance.prompt.chat_format.template_runner import Case, Rendered, TemplateRunner
 from appliance.prompt.messages import ChatMessage
-from appliance.prompt.model_text import ModelText
-from appliance.prompt.template_runner import Case, Rendered, TemplateRunner
 from appliance.store.ledger import Ledger
 from appliance.wire.client import EngineClient
 from tests.scripted_engine import ScriptedEngine

@@ -7,12 +7,13 @@ from hashlib import sha256
 import pytest
 
 from appliance.chat.conversations import Conversations
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.turn import Turns
 from appliance.errors import TemplateError
 from appliance.prompt.character_file import Character
 from appliance.prompt.characters import Characters, CharacterVersion
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.messages import Zone
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import template_of
 from appliance.tokens import unpack
 from tests.scripted_engine import ScriptedEngine
@@ -102,7 +103,7 @@ async def test_a_volatile_part_follows_the_newest_message_and_no_other(
         assert prompt.index(text) < prompt.index("Stay No.")
         assert prompt.index("You are No.") < prompt.index("first")
     assert done.message is not None
-    again = await turns.prompt_of(
+    again = await PromptView(turns.prompts).prompt_of(
         tenant=TENANT,
         conversation_id=opened.conversation_id,
         message_id=done.message.message_id,

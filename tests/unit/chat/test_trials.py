@@ -22,7 +22,7 @@ from appliance.config import DatabaseConfig
 from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import Characters, CharacterVersion
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store import prompt_registry
 from appliance.store.entries import ConversationEntry, decode, encode
 from appliance.store.experiment_records import Arm, Experiment, Options
@@ -341,6 +341,13 @@ async def test_after_the_end_and_with_another_version_nobody_is_exposed(
     assert (await exposures(pool, late.conversation_id))["exposed_at"] is None
     after = await conversations.open(tenant=TENANT, user="jo")
     assert (await exposures(pool, after.conversation_id))["experiment"] is None
+
+
+async def test_a_group_is_in_no_experiment_on_one_of_its_members(pool: Pool, chatting: Any) -> None:
+    _, conversations = chatting
+    opened = await conversations.open(tenant=TENANT, user="mo", members=("assistant", "mara"))
+    assert opened.trial is None
+    assert (await exposures(pool, opened.conversation_id))["experiment"] is None
 
 
 async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_leaves_nothing(

@@ -12,6 +12,7 @@ from appliance.chat.conversations import Conversations
 from appliance.chat.events import Event, TurnStarted
 from appliance.chat.history import title_of
 from appliance.chat.params import ChatLimits, GenerationParams
+from appliance.chat.prompt_view import PromptView
 from appliance.chat.running import RunningTurns
 from appliance.chat.turn import Turns
 from appliance.errors import (
@@ -23,7 +24,7 @@ from appliance.errors import (
     InvalidRequest,
     NotFound,
 )
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.ledger import Ledger
 from appliance.store.records import Message
 from appliance.tokens import count
@@ -43,7 +44,7 @@ async def stored(ledger: Ledger, conversation: UUID) -> list[Message]:
 
 
 async def wait_for_idle(turns: Turns) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while turns.running:
             await asyncio.sleep(0.01)
 
@@ -173,7 +174,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_is_stored_the_same_way
                 seen.set()
 
     task = asyncio.create_task(reader())
-    await asyncio.wait_for(seen.wait(), 10)
+    await asyncio.wait_for(seen.wait(), 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await wait_for_idle(turns)
@@ -225,7 +226,7 @@ async def test_a_message_that_never_reached_the_engine_is_not_stored(
     turns: Turns, conversation: UUID, engine: ScriptedEngine, ledger: Ledger, client: EngineClient
 ) -> None:
     await engine.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while client.ready:
             await asyncio.sleep(0.01)
     with pytest.raises(EngineUnavailable):
@@ -320,7 +321,7 @@ async def test_swipes_edits_and_branches_never_show_the_model_a_discarded_text(
     texts = []
     for reply, sent in zip(replies, engine.generated, strict=True):
         assert reply.message is not None
-        again = await turns.prompt_of(
+        again = await PromptView(turns.prompts).prompt_of(
             tenant=TENANT, conversation_id=conversation, message_id=reply.message.message_id
         )
         assert again.token_ids == sent.token_ids
@@ -362,7 +363,7 @@ async def test_a_greeting_opens_a_conversation_and_is_part_of_the_prompt(
     )
     assert front.endswith("You made it!\nuser\n")
     with pytest.raises(InvalidRequest):
-        await turns.prompt_of(
+        await PromptView(turns.prompts).prompt_of(
             tenant=TENANT,
             conversation_id=opened.conversation_id,
             message_id=opened.head_id,  # type: ignore[arg-type]
@@ -388,7 +389,7 @@ async def test_a_long_conversation_is_cut_at_a_turn_and_says_how_much(
         sent = engine.generated[-1]
         assert count(sent.token_ids) + sent.new_tokens_max <= 2048
         assert done.message is not None
-        again = await turns.prompt_of(
+        again = await PromptView(turns.prompts).prompt_of(
             tenant=TENANT, conversation_id=conversation, message_id=done.message.message_id
         )
         assert again.token_ids == sent.token_ids

@@ -23,7 +23,7 @@ from appliance.chat.turn import Turns
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.errors import StorageUnavailable
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.store.ledger import QUERIES
 from appliance.store.prompt_registry import PromptRegistry
 from appliance.wire.client import EngineClient

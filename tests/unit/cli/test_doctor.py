@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shlex
 import shutil
 import socket
@@ -17,13 +18,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from appliance.cli.doctor import checks, faults_of
-from appliance.cli.doctor_subject import Fault, Machine, Subject
+from appliance.cli.doctor_subject import Fault, Installed, Machine, Subject
 from appliance.cli.service_states import ServiceState
+from appliance.cli.system_files import GPU_CONTROL
 from appliance.config import ApiKey, Config, ModelSource, Paths, ServerConfig, dump_config
 from appliance.dbops.cluster.binaries import find_binaries
 from appliance.file_access import Who, user
@@ -84,6 +87,7 @@ def healthy(tmp_path: Path, model: Path) -> Subject:
         gpu_nodes=(),
         open_files_max=65536,
         locked_bytes_max=GIB,
+        engine_bytes_max=64 * GIB,
         services={},
     )
     return Subject(
@@ -198,7 +202,7 @@ def file_for_socket(subject: Subject) -> Subject:
 
 def old_cluster(subject: Subject) -> Subject:
     folder = subject.config.paths.postgres_dir
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     (folder / "PG_VERSION").write_text("13\n")
     os.chown(folder, UID, UID)
     return subject
@@ -206,14 +210,14 @@ def old_cluster(subject: Subject) -> Subject:
 
 def foreign_cluster(subject: Subject) -> Subject:
     folder = subject.config.paths.postgres_dir
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     (folder / "PG_VERSION").write_text(f"{find_binaries().major}\n")
     return subject
 
 
 def half_a_cluster(subject: Subject) -> Subject:
     folder = subject.config.paths.postgres_dir
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     os.chown(folder, UID, UID)
     return subject
 
@@ -239,6 +243,89 @@ def as_gguf(subject: Subject) -> Subject:
 
 
 Plant = Callable[[Subject], Subject]
+
+
+def installed(subject: Subject, **found: Any) -> Subject:
+    return replace(subject, installed=Installed(**found))
+
+
+def secret(name: str, content: bytes) -> Plant:
+    def plant(subject: Subject) -> Subject:
+        assert subject.credentials is not None
+        (subject.credentials / name).touch(mode=0o600)
+        (subject.credentials / name).write_bytes(content)
+        return subject
+
+    return plant
+
+
+def dangling_secret(name: str) -> Plant:
+    def plant(subject: Subject) -> Subject:
+        assert subject.credentials is not None
+        (subject.credentials / name).symlink_to("/srv/none")
+        return subject
+
+    return plant
+
+
+def with_gpus(subject: Subject, count: int) -> Subject:
+    nodes = (GPU_CONTROL, *(Path(f"/dev/nvidia{number}") for number in range(count)))
+    return with_machine(subject, gpu_nodes=nodes)
+
+
+def with_trace(subject: Subject, folder: str) -> Subject:
+    return with_settings(
+        subject, "engine", trace_path=subject.config_path.parent / folder / "trace"
+    )
+
+
+def of_root(name: str) -> Plant:
+    """As a command leaves it that root has run."""
+
+    def plant(subject: Subject) -> Subject:
+        path = subject.config.paths.data_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        if path.parent != subject.config.paths.data_dir:
+            for folder in (path.parent, path.parent.parent):
+                os.chown(folder, UID, UID)
+        return subject
+
+    return plant
+
+
+def open_cluster(subject: Subject) -> Subject:
+    folder = subject.config.paths.postgres_dir
+    folder.mkdir()
+    (folder / "PG_VERSION").write_text(f"{find_binaries().major}\n")
+    os.chown(folder, UID, UID)
+    folder.chmod(0o777)
+    return subject
+
+
+def url_by_hand(url: str) -> Plant:
+    """In the file, where an editor puts whatever a person types."""
+
+    def plant(subject: Subject) -> Subject:
+        text = subject.config_path.read_text()
+        assert "[database]\n" in text
+        subject.config_path.write_text(text.replace("[database]\n", f'[database]\nurl = "{url}"\n'))
+        return subject
+
+    return plant
+
+
+def closed(subject: Subject) -> Subject:
+    """With a key, so that it may be reached by others, in a file that they may not read."""
+    os.chown(subject.config_path, 0, service_user_gid())
+    subject.config_path.chmod(0o640)
+    return with_settings(subject, "server", api_keys=(ApiKey(tenant="a", sha256="5e" * 32),))
+
+
+def service_user_gid() -> int:
+    return pwd.getpwnam(SERVICE_USER).pw_gid
+
+
 TOLD: list[tuple[str, Plant]] = [
     # The folder of secrets is an installed box's alone; its files here are real.
     ("secret-open-to-all", open_secret),
@@ -252,7 +339,22 @@ TOLD: list[tuple[str, Plant]] = [
         "service-restarting",
         lambda s: with_services(s, x=ServiceState(active="activating", sub="auto-restart")),
     ),
-    ("units-differ", lambda s: replace(s, differing=("write   /etc/x (differs)",))),
+    ("units-differ", lambda s: installed(s, differing=("write   /etc/x (differs)",))),
+    ("other-version", lambda s: installed(s, other="/opt/appliance/1 is installed")),
+    ("program-not-reachable", lambda s: installed(s, unreachable="it lies in a home")),
+    ("not-installable", lambda s: installed(s, refused="server.port: 0")),
+    ("credential-wrong", dangling_secret("database_url")),
+    ("credential-wrong", dangling_secret("api_keys.toml")),
+    ("credential-wrong", secret("api_keys.toml", 'tenant = "Jürgen"'.encode("latin-1"))),
+    ("credential-wrong", secret("database_url", b"postgresql://u:secret@db:99999/chat")),
+    ("credential-wrong", secret("database_url", b"postgresql://[::1/secret")),
+    ("memory-short", lambda s: with_machine(s, engine_bytes_max=1 * GIB)),
+    ("gpu-missing", lambda s: with_settings(with_gpus(s, 1), "engine", device="cuda:7")),
+    ("gpu-missing", lambda s: with_settings(with_gpus(s, 0), "engine", device="cuda")),
+    (
+        "trace-not-writable",
+        lambda s: with_trace(with_machine(s, engine_writes=(Path("/var/lib/appliance"),)), "state"),
+    ),
 ]
 PLANTED: list[tuple[str, Plant]] = [
     ("config-not-readable", chmod("appliance.toml", 0o600)),
@@ -276,8 +378,20 @@ PLANTED: list[tuple[str, Plant]] = [
     ("socket-path-long", long_run_dir),
     ("stale-socket", stale_socket),
     ("socket-in-the-way", file_for_socket),
-    ("address-not-here", lambda s: with_settings(s, "server", host="192.0.2.1")),
+    ("address-not-here", lambda s: with_settings(closed(s), "server", host="192.0.2.1")),
     ("model-not-converted", as_gguf),
+    ("trace-not-writable", lambda s: with_trace(s, "nowhere")),
+    ("trace-not-writable", lambda s: with_trace(s, "model")),
+    ("wrong-owner", of_root("journal")),
+    ("wrong-owner", of_root("kv/engine/slots")),
+    ("database-open-to-all", open_cluster),
+    ("config-wrong", lambda s: with_settings(s, "server", host="0.0.0.0")),
+    ("config-wrong", url_by_hand("postgresql://u:secret@db:99999/chat")),
+    ("config-wrong", url_by_hand("postgresql://[::1/db")),
+    ("config-wrong", url_by_hand("postgresql://u:secret/chat@db/chat")),
+    ("database-away", url_by_hand("postgresql://" + "x" * 70 + "/chat")),
+    ("database-away", url_by_hand("postgresql:///chat?host=/no%00where")),
+    ("address-not-here", lambda s: with_settings(closed(s), "server", host="x" * 70)),
 ]
 assert len({name for name, _ in PLANTED}) >= 20
 
@@ -299,7 +413,7 @@ def test_a_planted_fault_is_found_by_name_and_alone(
     assert "secret" not in fault.what
 
 
-@pytest.mark.parametrize(("name", "plant"), TOLD, ids=[name for name, _ in TOLD])
+@pytest.mark.parametrize(("name", "plant"), TOLD, ids=[f"{n}-{f[0]}" for n, f in enumerate(TOLD)])
 def test_a_fact_of_the_machine_is_judged_by_name_and_alone(
     healthy: Subject, name: str, plant: Plant
 ) -> None:
@@ -334,7 +448,7 @@ def test_an_installed_box_is_looked_at_as_its_services_have_it(
     monkeypatch.setattr("appliance.cli.doctor.CONFIG", healthy.config_path)
     monkeypatch.setattr("appliance.cli.installed.CREDENTIALS", folder)
     monkeypatch.setattr("appliance.cli.doctor_subject.services", dict)
-    monkeypatch.setattr("appliance.cli.system_steps.install_steps", lambda *_, **__: ())
+    monkeypatch.setattr("appliance.cli.doctor._installed", Installed)
     assert looked_up(healthy) == []
     (folder / "database_url").touch(mode=0o600)
     if isinstance(secret, str):
@@ -364,6 +478,17 @@ def test_a_typo_in_the_settings_a_missing_file_and_a_missing_user_end_the_search
     assert fault.name == "config-missing"
 
 
+def test_what_cannot_be_looked_at_is_a_fault_and_hides_no_other(
+    healthy: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(_: object) -> object:
+        raise PermissionError(13, "Permission denied", "/srv/models/x")
+
+    monkeypatch.setattr("appliance.cli.doctor_files.check_model", cannot)
+    wrong_owner(healthy)
+    assert {fault.name for fault in looked_up(healthy)} == {"not-looked-at", "wrong-owner"}
+
+
 def test_the_command_finds_what_mounts_and_limits_do(healthy: Subject) -> None:
     assert command(healthy) == []
     state, model = healthy.config.paths.data_dir, healthy.config.model.path
@@ -379,3 +504,14 @@ def test_the_command_finds_what_mounts_and_limits_do(healthy: Subject) -> None:
     hidden = with_settings(healthy, "model", path=Path("/home/model"))
     shell = f"mount -t tmpfs tmpfs /home && cp -r {model} /home/model"
     assert [fault["name"] for fault in command(hidden, shell=shell)] == ["model-hidden"]
+    # By a link to it, and by one of its files.
+    link = healthy.config_path.with_name("link")
+    link.symlink_to("/home/model")
+    linked = with_settings(healthy, "model", path=link)
+    assert [fault["name"] for fault in command(linked, shell=shell)] == ["model-hidden"]
+    weights = model / "model.safetensors"
+    shell = f"{shell} && mv {weights} {weights}.old && ln -s /home/model/{weights.name} {weights}"
+    healthy = with_settings(healthy, "model", path=model)
+    (fault,) = command(healthy, shell=shell)
+    assert fault["name"] == "model-hidden"
+    assert "/home/model/model.safetensors" in fault["what"]

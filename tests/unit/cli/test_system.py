@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from appliance.cli import system_apply, system_steps
 from appliance.cli.main import main
+from appliance.cli.service_states import ServiceState
 from appliance.cli.system_config import config_text, read_meanings
-from appliance.cli.system_files import File, unit_files
+from appliance.cli.system_files import UNIT_HEAD, File, unit_files
 from appliance.cli.system_plan import Command, Remove, plan_uninstall
 from appliance.config import Config, parse_config
+from appliance.errors import ConfigError
 
 SOURCES = {
     path.name: path.read_text(encoding="utf-8")
@@ -116,6 +120,8 @@ def test_an_installation_is_made_once_and_checked_and_taken_away_without_its_dat
         "appliance-report.timer": "[Unit]\nDescription=Our weekly report\n[Timer]\nOnCalendar=weekly\n",
         "appliance-report.service": "[Service]\nExecStart=/usr/local/bin/report\n",
         "appliance-report.service.d/network.conf": "[Service]\nPrivateNetwork=yes\n",
+        # Begun as a copy of one of ours.
+        "appliance-canary.service": (units / "appliance-server.service").read_text(),
     }
     for name, text in theirs.items():
         (units / name).parent.mkdir(exist_ok=True)
@@ -125,7 +131,9 @@ def test_an_installation_is_made_once_and_checked_and_taken_away_without_its_dat
     enabled.symlink_to("/etc/systemd/system/appliance-report.timer")
     # Of a version before this one, which has no such unit.
     retired = units / "appliance-old.timer"
-    retired.write_text("[Unit]\nDescription=Chat appliance: what once was\n")
+    retired.write_text(
+        f"{UNIT_HEAD.format(name=retired.name)}\n[Unit]\nDescription=what once was\n"
+    )
     stale = units / "appliance.target.wants/appliance-old.timer"
     stale.symlink_to("/etc/systemd/system/appliance-old.timer")
     assert main(install) == 0
@@ -220,6 +228,121 @@ def test_a_tree_for_another_system_opens_the_gpus_that_its_settings_name(
         there.touch()
 
 
+def test_what_the_settings_take_out_is_stopped_before_its_unit_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path)]
+    install = ["system", "install", *where, "--execute"]
+    assert main([*install, "--model", "/srv/models/m"]) == 0
+    toml = tmp_path / "etc/appliance/appliance.toml"
+    text = toml.read_text()
+
+    def stopped(old: str, new: str) -> list[list[str]]:
+        toml.write_text(text.replace(old, new))
+        capsys.readouterr()
+        assert main(install) == 0
+        lines = capsys.readouterr().out.splitlines()
+        stops = [line.split()[3:] for line in lines if line.startswith("run     systemctl stop")]
+        removals = [number for number, line in enumerate(lines) if line.startswith("remove")]
+        stopping = [number for number, line in enumerate(lines) if "systemctl stop" in line]
+        assert not stops or max(stopping) < min(removals)
+        return [[word for word in words if word.startswith("appliance-")] for words in stops]
+
+    assert stopped("#devices = []", 'devices = ["cuda:0", "cuda:1", "cpu"]') == []
+    one, two = (f"appliance-engine@{number}.service" for number in (1, 2))
+    assert stopped("#devices = []", 'devices = ["cuda:0"]') == [[one, two]]
+    (units,) = stopped("#url =", 'url = "postgresql://chat@/chat?host=/run/postgresql"')
+    # The server too: what it had still to write is for the database that goes.
+    assert {"appliance-postgres.service", "appliance-server.service"} < set(units)
+
+
+def test_an_engine_that_runs_without_a_place_in_the_settings_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    active, away = ServiceState(active="activating"), ServiceState(active="inactive")
+    states = {"appliance-engine@0.service": active, "appliance-engine@1.service": active}
+    states |= {"appliance-engine@2.service": away, "appliance-server.service": active}
+    monkeypatch.setattr(system_steps, "services", lambda: states)
+    assert list(system_steps._left_running(config())) == ["appliance-engine@1.service"]
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_command_that_is_the_operator_s_own_is_neither_replaced_nor_removed(
+    tmp_path: Path, is_link: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path)]
+    install = ["system", "install", *where, "--execute", "--model", "/srv/models/m"]
+    command = tmp_path / "usr/local/bin/appliance"
+    command.parent.mkdir(parents=True)
+    if is_link:
+        command.symlink_to("/srv/own/appliance")
+    else:
+        command.write_text("#!/bin/sh\n")
+    assert main(install) == 2
+    assert "/usr/local/bin/appliance" in capsys.readouterr().err
+    assert not (tmp_path / "etc").exists()
+    assert main(["system", "uninstall", *where, "--execute"]) == 0
+    assert command.is_symlink() == is_link
+    assert is_link or command.exists()
+
+
+def test_settings_that_are_a_link_are_kept_and_called_as_they_should_be(tmp_path: Path) -> None:
+    where = ["--root", str(tmp_path)]
+    assert main(["system", "install", *where, "--execute", "--model", "/srv/models/m"]) == 0
+    toml = tmp_path / "etc/appliance/appliance.toml"
+    elsewhere = tmp_path / "etc/settings.toml"
+    toml.rename(elsewhere)
+    toml.symlink_to("../settings.toml")
+    assert main(["system", "check", *where]) == 0
+    elsewhere.chmod(0o644)
+    assert main(["system", "install", *where, "--execute"]) == 0
+    assert (toml.is_symlink(), elsewhere.stat().st_mode & 0o777) == (True, 0o640)
+
+
+@pytest.mark.parametrize(
+    "words", [["--model", "/srv/\udcff"], ["--name", "\udcff"], ["--root", "/\udcff"]]
+)
+def test_an_option_that_is_no_text_is_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path), "--model", "/srv/models/m"]
+    with pytest.raises(SystemExit):
+        main(["system", "install", *where, *words])
+    assert words[0] in capsys.readouterr().err
+
+
+def test_a_name_is_written_as_it_was_said(tmp_path: Path) -> None:
+    name = 'DEL \x7f " \\ \t \u2028'
+    install = ["system", "install", "--root", str(tmp_path), "--model", "/srv/m", "--name", name]
+    assert main([*install, "--execute"]) == 0
+    written = tomllib.loads((tmp_path / "etc/appliance/appliance.toml").read_text())
+    assert written["model"]["name"] == name
+
+
+@pytest.mark.parametrize("root", ["/", "//", "/.", "/tmp/..", "/proc/self/root"])
+def test_the_root_folder_is_this_system_however_it_is_written(root: str) -> None:
+    assert system_apply.tree(Path(root)) == system_apply.ROOT
+
+
+def test_another_version_s_place_is_not_taken_by_an_installation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def current(target: Path | None) -> None:
+        monkeypatch.setattr(system_steps, "link_target", lambda _: target)
+
+    monkeypatch.setattr(system_apply, "below", lambda root, path: Path(__file__))
+    current(Path("/opt/appliance/0"))
+    for command in ("install", "check"):
+        assert main(["system", command]) in (1, 2)
+        told = capsys.readouterr()
+        assert "/opt/appliance/0" in told.out + told.err
+        assert "system upgrade" in told.out + told.err
+    current(Path(sys.prefix))
+    assert system_steps.not_this_version(system_apply.ROOT) is None
+    current(None)
+    assert system_steps.not_this_version(system_apply.ROOT) is None
+
+
 def test_an_uninstallation_waits_for_every_part_before_it_takes_anything() -> None:
     installed = [item.path for item in unit_files(SOURCES, config(), has_gpu=True)]
     first, *rest = plan_uninstall(installed, [Path("/var/lib/appliance")], is_running=True)
@@ -239,7 +362,10 @@ def test_the_socket_is_closed_to_other_machines_unless_the_settings_open_it() ->
         assert "ListenStream=127.0.0.1:8400" in named
         assert "IPAddress" not in named
     # It ends alike, and is anybody's.
-    assert "127.0.0.1" not in file_text(f'[server]\nhost = "notlocalhost"\n{key}', "listen.conf")
+    refused = [f'host = "notlocalhost"\n{key}', f'host = "db.example"\n{key}', f'host = ""\n{key}']
+    for settings in ("port = 0\n", *refused):
+        with pytest.raises(ConfigError, match=r"^server\.(port|host): "):
+            file_text(f"[server]\n{settings}", "listen.conf")
     opened = file_text('[server]\nhost = "::"\n' + key, "listen.conf")
     assert "ListenStream=[::]:8400" in opened
     assert "IPAddressDeny=\n" in opened

@@ -69,15 +69,24 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, About]:
         ("engine/loop.py", CODE, True, False),
         ("model/families/llama.py", CODE, True, False),
         ("wire/frames.py", CODE, True, False),
-        ("errors.py", CODE, True, False),
-        ("cli/run_process.py", CODE, True, False),
+        ("errors.py", CODE, True, True),
+        ("durable.py", CODE, False, True),
+        ("file_lock.py", CODE, False, True),
+        ("service_manager.py", CODE, True, True),
+        ("database_failure.py", CODE, False, True),
+        ("dbops/settings.py", CODE, False, True),
+        ("dbops/repair/run.py", CODE, False, False),
+        ("dbops/cluster/prepare.py", CODE, False, False),
+        ("cli/run_process.py", CODE, True, True),
+        ("cli/process_options.py", CODE, True, True),
         ("cli/main.py", CODE, False, False),
         ("dbops/cluster/initdb.py", CODE, False, True),
         ("server/app.py", CODE, False, False),
         ("store/ledger.py", CODE, False, False),
         ("maintenance.py", CODE, False, False),
         ("config.py", ("port: Port = 8400", "port: Port = 8401"), False, False),
-        ("config.py", ("pool_max: PositiveInt = 4", "pool_max: PositiveInt = 5"), False, False),
+        ("config.py", ("pool_max: PositiveInt = 4", "pool_max: PositiveInt = 5"), False, True),
+        ("config.py", ('/ "postgres"', '/ "pg"'), True, True),
         (
             "config.py",
             ("running_max: PositiveInt = 16", "running_max: PositiveInt = 17"),
@@ -105,8 +114,18 @@ def test_a_part_differs_when_what_it_is_made_of_does(
     assert (after.engine != before.engine, after.postgres != before.postgres) == (engine, postgres)
 
 
-def test_an_engine_s_digest_is_over_every_module_that_an_engine_loads() -> None:
-    script = "import sys, appliance.engine.main, appliance.cli.run_process; print(*sys.modules)"
+@pytest.mark.parametrize(
+    ("part", "module", "not_its"),
+    [
+        (system_version._ENGINE, "appliance.engine.main", {"server", "chat", "store", "dbops"}),
+        (system_version._POSTGRES, "appliance.cli.postgres", {"server", "chat", "engine", "model"}),
+    ],
+    ids=["engine", "postgres"],
+)
+def test_a_digest_is_over_every_module_that_its_process_loads(
+    part: system_version._Part, module: str, not_its: set[str]
+) -> None:
+    script = f"import sys, {module}, appliance.cli.run_process; print(*sys.modules)"
     ended = subprocess.run(
         (sys.executable, "-c", script), capture_output=True, text=True, check=True
     )
@@ -117,10 +136,10 @@ def test_an_engine_s_digest_is_over_every_module_that_an_engine_loads() -> None:
         if name.startswith("appliance.")
         and (path := package.parent / f"{name.replace('.', '/')}.py").is_file()
     }
-    digested = system_version._engine_files()
+    digested = system_version._files(part)
     assert loaded <= digested, sorted(loaded - digested)
     others = {path.relative_to(package).parts[0] for path in digested}
-    assert not others & {"server", "chat", "store", "prompt", "dbops", "experiment"}
+    assert not others & {*not_its, "prompt", "experiment"}
 
 
 def test_a_version_that_is_gone_or_too_old_says_nothing_of_itself(tmp_path: Path) -> None:

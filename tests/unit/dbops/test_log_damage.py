@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from appliance.dbops.blockers.log_damage import damage_in_log
 
 LOG = """\
@@ -29,3 +31,29 @@ def test_each_damaged_page_and_index_is_found_once() -> None:
         (None, 0, None, "heads_key", None),
     ]
     assert "03:00:02" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("prefix", "begin", "database"),
+    [
+        ("%m [%p] %q%d %a ", "2026-11-30 03:00:05.123 UTC [8] app [unknown] ", "app"),
+        ("%m [%p] %q%d %a ", "2026-11-30 03:00:05.123 UTC [8] ", None),
+        ("%t:%r:%u@%d:[%p]: ", "2026-11-30 03:00:05 UTC:10.0.0.8(50000):ann@app:[8]: ", "app"),
+        ("%-10d|%% (.*) ", "app       |% (.*) ", "app"),
+        ("%m [%p] %q%a ", "2026-11-30 03:00:05.123 UTC [8] app ", None),
+        ("", "", None),
+    ],
+)
+def test_a_line_names_its_database_where_the_prefix_does(
+    prefix: str, begin: str, database: str | None
+) -> None:
+    line = f'{begin}ERROR:  index "turns_key" contains corrupted page at block 3'
+    (found,) = damage_in_log(line, prefix)
+    assert found.index == "turns_key"
+    assert found.database == database
+
+
+def test_an_index_of_one_name_is_told_for_each_database() -> None:
+    line = 'ERROR:  index "turns_key" contains corrupted page at block 3'
+    found = damage_in_log(f"app {line}\nother {line}\napp {line}", "%d ")
+    assert [one.database for one in found] == ["app", "other"]

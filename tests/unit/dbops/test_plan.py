@@ -15,7 +15,8 @@ from appliance.dbops.plan.plan import Plan, make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, Step, StepKind
 from appliance.dbops.repair.run import Outcome
-from appliance.dbops.snapshot.snapshot import MemberSpace, Missing, RelationKind, Standby
+from appliance.dbops.snapshot.missing import Missing
+from appliance.dbops.snapshot.snapshot import MemberSpace, RelationKind, Standby
 from appliance.errors import ConfigError
 from tests.snapshot_builder import (
     OLD,

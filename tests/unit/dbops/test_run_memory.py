@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from appliance.dbops.blockers.damage import Damage, DamageKind
-from appliance.dbops.faults import Fault
+from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.history import RelationKey
 from appliance.dbops.plan.step import Step, StepKind
+from appliance.dbops.repair.result import Result, State
 from appliance.dbops.repair.run_journal import RunJournal
 from appliance.dbops.repair.run_memory import ATTEMPTS_MAX, ENDINGS_MAX, RunMemory
-from appliance.dbops.repair.run_step import Result, State
 
-SLOW = Result(state=State.FAILED, fault=Fault.ENDING)
+SLOW = Result(state=State.FAILED, fault=RepairFault.ENDING)
 WAITING = Result(state=State.SKIPPED)
 DONE = Result(state=State.DONE)
 
@@ -58,7 +58,7 @@ def test_a_lock_is_tried_a_few_times_and_ten_minutes_are_waited_for_autovacuum_o
     vacuum = step("vacuum:1:app:7", StepKind.VACUUM, database="app")
     for _ in range(ATTEMPTS_MAX):
         assert memory.history().settled == frozenset()
-        memory.remember(vacuum, Result(state=State.FAILED, fault=Fault.PINNED))
+        memory.remember(vacuum, Result(state=State.FAILED, fault=RepairFault.PINNED))
     assert memory.history().settled == {vacuum.key}
     called = step("autovacuum:1:template0", StepKind.AUTOVACUUM, database="template0")
     memory.remember(called, Result(state=State.HELD))
@@ -79,7 +79,7 @@ def test_indexes_are_remembered_by_their_database_too(memory: RunMemory) -> None
             message="",
         )
         repair = step(f"repair:{place.database}:7", StepKind.REPAIR, database=place.database)
-        failed = Result(state=State.FAILED, fault=Fault.DAMAGED, damage=damage)
+        failed = Result(state=State.FAILED, fault=RepairFault.DAMAGED, damage=damage)
         memory.remember(repair, failed)
     memory.remember(step("reindex:app:7", StepKind.REINDEX, database="app"), DONE)
     assert memory.history().bad_indexes == {places[1]}

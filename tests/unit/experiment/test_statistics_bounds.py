@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from appliance.experiment.stats.quantile import quantile_estimate
 from appliance.experiment.stats.sample_ratio import sample_ratio
 from appliance.experiment.stats.sequential import bound
 from appliance.experiment.stats.switchback import neighbours, period_values, switchback
-from appliance.experiment.switching import turns_of
+from appliance.experiment.switching import Period, paired_periods, turns_of
 
 effects = st.floats(-5, 5)
 
@@ -188,8 +189,59 @@ def test_values_of_periods_are_quantiles_of_what_was_counted_in_them() -> None:
     assert values.tolist() == [2.0, 8.0]
 
 
-def test_neighbours_of_different_arms_are_blocks() -> None:
-    treated = np.array([0, 1, 1, 0, 0, 0, 1, 1], dtype=np.bool_)
-    assert neighbours(treated).tolist() == [0, 0, 1, 1, -1, 2, 2, -1]
-    assert neighbours(treated[:1]).tolist() == [-1]
-    assert neighbours(treated[:0]).tolist() == []
+def test_neighbours_of_different_arms_are_pairs_unless_another_version_lies_between() -> None:
+    assert neighbours([0, 1, 1, 0, 0, 0, 1, 1]) == [(0, 1), (2, 3), (5, 6)]
+    assert neighbours([0, None, 1, 0, None]) == [(2, 3)]
+    assert neighbours([0]) == []
+    assert neighbours([]) == []
+
+
+def test_periods_are_compared_side_by_side_and_never_across_what_lay_between() -> None:
+    noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    hours = [
+        ("a", -700),
+        ("b", 0),
+        ("c", 3),
+        ("a", 4),
+        ("b", 24),
+        ("a", 24.1),
+        ("a", 26),
+        ("b", 28),
+    ]
+    starts = [noon + timedelta(hours=hour) for _, hour in hours]
+    served = [
+        Period(version=version, starts=begins, ends=ends)
+        for (version, _), begins, ends in zip(
+            hours, starts, [*starts[1:], noon + timedelta(hours=29)], strict=True
+        )
+    ]
+    pairs = paired_periods(served, ("a", "b"), timedelta(minutes=10))
+    told = [
+        tuple((one.version, one.starts - noon, one.ends - noon) for one in pair) for pair in pairs
+    ]
+    minutes = [
+        [("a", -170, 0), ("b", 10, 180)],  # not the month before
+        # (a, b) at 24 h: b had no time of its own after its first minutes; c lay between b and a.
+        [("a", 1630, 1680), ("b", 1690, 1740)],
+    ]
+    assert told == [
+        tuple(
+            (version, timedelta(minutes=one), timedelta(minutes=other))
+            for version, one, other in pair
+        )
+        for pair in minutes
+    ]
+
+
+def test_a_pair_without_a_reply_in_one_period_is_left_out_and_no_other_takes_its_place() -> None:
+    treated = np.arange(12) % 2 == 1
+    kept = np.array([period for period in range(12) if period not in (3, 4)], dtype=np.int32)
+    # Between the two that were left alone lies a change that is none of the second version's.
+    values = np.where(kept < 4, 400.0, 4_000.0) * np.where(treated[kept], 1.25, 1.0)
+    noise = np.array([1, 1, 1.01, 1.01, 1, 1, 1.01, 1, 1, 1.01])
+    told = turns_of(
+        "t", treated, kept, steps_of(values * noise), np.full(10, 30, dtype=np.int64), 0.5
+    )
+    assert told.blocks == 4
+    assert told.effect is not None
+    assert told.effect.change == pytest.approx(0.25, rel=0.1)

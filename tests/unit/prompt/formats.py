@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from appliance._core import Tokenizer
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import tenant_namespace
 from tests.model_fixtures import tokenizer_json

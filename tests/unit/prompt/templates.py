@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from appliance.prompt.template_runner import TemplateRunner
+from appliance.prompt.chat_format.template_runner import TemplateRunner
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"

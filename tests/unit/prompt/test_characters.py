@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ import pytest
 from appliance.errors import ConfigError, InvalidBundle, NotFound
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.bundle_folder import load_characters
+from appliance.prompt.cards.bundle import card_bundle
 from appliance.prompt.cards.character_card import card_of_character
+from appliance.prompt.cards.reading import read_card
 from appliance.prompt.character_file import Character
 from appliance.prompt.characters import LOREBOOK_FILE, Characters, CharacterVersion
 from appliance.prompt.settings import SamplingSettings, TruncationSettings
+from appliance.prompt.templates.lint import SAMPLE
+from tests.card_fixtures import PLAIN_V1
 from tests.characters import bundle_of
 from tests.unit.prompt.template_files import HISTORY
 
@@ -82,6 +87,32 @@ def test_words_that_yaml_takes_for_values_stay_text(tmp_path: Path) -> None:
 def test_template_syntax_in_a_character_is_plain_text(tmp_path: Path) -> None:
     characters = load(tmp_path, other="id: x\nname: N\nsystem: '{{ 7*7 }} {% raw %}'\n")
     assert get(characters, "x").system == "{{ 7*7 }} {% raw %}"
+
+
+AHOY = {"first_mes": "Ahoy."}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "is_same"),
+    [
+        ({}, {}, True),
+        ({}, {"description": "{{char}} counts birds."}, True),
+        ({}, AHOY, False),
+        ({}, {"name": "Mara"}, False),
+        ({"first_mes": ""}, AHOY, False),
+        ({"first_mes": ""}, {"first_mes": "", "name": "Mara"}, True),
+    ],
+)
+def test_what_greetings_are_made_of_is_the_same_where_they_are(
+    one: dict[str, str], two: dict[str, str], is_same: bool
+) -> None:
+    made = [
+        CharacterVersion.of(card_bundle(read_card(json.dumps(PLAIN_V1 | fields).encode()), "mira"))
+        for fields in (one, two)
+    ]
+    assert (made[0].greeting_sources == made[1].greeting_sources) == is_same
+    written = [[text.text for text in version.greetings(SAMPLE)] for version in made]
+    assert written[0] == written[1] or not is_same
 
 
 def test_a_folder_without_the_default_character_is_refused(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import InvalidRequest, ModelError
-from appliance.prompt.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.render import render
+from appliance.prompt.chat_format.roles import OPENING, adapted
 from appliance.prompt.messages import Prompt, Role
 from appliance.prompt.namespace import PUBLIC, tenant_namespace
-from appliance.prompt.render import render
-from appliance.prompt.roles import OPENING, adapted
 from appliance.tokens import count, pack, unpack
 from tests.unit.prompt.formats import (
     TENANT,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from appliance.errors import ContextLengthExceeded
-from appliance.prompt.chat_format import ChatFormat
+from appliance.prompt.chat_format.chat_format import ChatFormat
 from appliance.prompt.continuation import tip_after
 from appliance.prompt.fit import fit
 from appliance.prompt.messages import PromptMessage

@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 
-from appliance.prompt.layout import PairLayout, WholeLayout, derive_layout
+from appliance.prompt.chat_format.layout import PairLayout, WholeLayout, derive_layout
+from appliance.prompt.chat_format.probe import LOOKS_INSIDE as LOOKS_INSIDE_SENTENCE
+from appliance.prompt.chat_format.probe import MISPLACED, Placement, Refused, Shape
+from appliance.prompt.chat_format.template_runner import Case
 from appliance.prompt.messages import Role
-from appliance.prompt.probe import LOOKS_INSIDE as LOOKS_INSIDE_SENTENCE
-from appliance.prompt.probe import MISPLACED, Placement, Refused, Shape
-from appliance.prompt.template_runner import Case
 from tests.unit.prompt.templates import (
     ALTERNATING,
     CHATML,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.errors import ModelError
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from tests.model_fixtures import CHAT_TEMPLATE, SPECIALS, tokenizer_json
 
 NOW = datetime(2026, 1, 31)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.prompt.chat_format.roles import OPENING, adapted
 from appliance.prompt.messages import PromptMessage, Role, Zone
 from appliance.prompt.namespace import PUBLIC
-from appliance.prompt.roles import OPENING, adapted
 
 
 def message(role: Role, content: str) -> PromptMessage:

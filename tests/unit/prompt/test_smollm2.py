@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from appliance.prompt.chat_format import End
-from appliance.prompt.layout import PairLayout
+from appliance.prompt.chat_format.chat_format import End
+from appliance.prompt.chat_format.layout import PairLayout
+from appliance.prompt.chat_format.model_text import ModelText
+from appliance.prompt.chat_format.render import render
 from appliance.prompt.messages import Role
-from appliance.prompt.model_text import ModelText
-from appliance.prompt.render import render
 from appliance.tokens import unpack
 from tests.unit.prompt.formats import conversation
 

@@ -60,6 +60,12 @@ NESTED = "".join(
 )
 """Two lists of lists that are one and the same, ten in each, seven deep."""
 
+TWICE = (
+    "{% set n = namespace(a=(1,), c=[1], d=[1]) %}{% for i in range(60) %}"
+    "{% set n.a = (n.a, n.a) %}{% set n.c = [n.c, n.c] %}{% set n.d = [n.d, n.d] %}{% endfor %}"
+)
+"""Little is held, and what hashes or compares it goes through 2 ** 60 places."""
+
 P07_BOMBS = [
     "{% for a in range(999) %}{% for b in range(999) %}{% for c in range(999) %}{% endfor %}"
     "{% endfor %}{% endfor %}ok",
@@ -125,6 +131,29 @@ P07_BOMBS = [
     "{{ (('f' * 4000000) | int(0, 16)) // (('f' * 2000000) | int(0, 16)) }}",
     "{{ 0x1" + "f" * 100_000 + " % 0x" + "f" * 60_000 + " }}",
     *(f"{NESTED}{{{{ {compared} }}}}" for compared in COMPARED),
+    *(
+        f"{TWICE}{{{{ {looked_up} }}}}"
+        for looked_up in (
+            "{n.a: 1} | length",
+            "{}[n.a] | default(1)",
+            "{}.get(n.a, 1)",
+            "dict([(n.a, 1)]) | length",
+            "[n.c].count(n.d)",
+            "{'x': n.c, 'y': n.d} | dictsort(by='value') | length",
+            "{'x': n.c}.items() == {'x': n.d}.items()",
+            "[{}] | map(attribute=n.a) | list | length",
+        )
+    ),
+    *(
+        "{% set a = 'a' * 2000000 %}{{ " + searched + " }}"
+        for searched in (
+            "a.rfind('ab' ~ 'a' * 1000000)",
+            "a.rsplit('ab' ~ 'a' * 1000000) | length",
+            "a.strip('b' * 2000000 ~ 'a')",
+            "a | trim('b' * 2000000 ~ 'a')",
+            "a | title | length",
+        )
+    ),
     "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
     "{% if 1 %}" * 200 + "{% endif %}" * 200,
     "{% for i in [1] %}" * 30 + "{% endfor %}" * 30,

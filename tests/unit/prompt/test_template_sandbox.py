@@ -12,7 +12,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from appliance.errors import ModelError
-from appliance.prompt.template_runner import Case, Rendered
+from appliance.prompt.chat_format.template_runner import Case, Rendered
 from tests.unit.prompt.templates import (
     ALTERNATING,
     CHATML,

@@ -21,7 +21,7 @@ from aiohttp import web
 from appliance.chat.catalog import Catalog
 from appliance.config import Config, DatabaseConfig, ModelSource, Paths, ServerConfig
 from appliance.prompt.bundle_folder import load_characters
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.server.app import create_runner
 from appliance.server.auth import Keys
 from appliance.server.drain import Drain
@@ -131,7 +131,7 @@ class Door:
         """One streamed chat completion."""
         return await self.stream("/v1/chat/completions", {**chat(), "stream": True, **fields})
 
-    async def eventually(self, what: Any, *, within_s: float = 10.0) -> None:
+    async def eventually(self, what: Any, *, within_s: float = 60.0) -> None:
         """Wait until `what()` holds."""
         async with asyncio.timeout(within_s):
             while not what():

@@ -31,7 +31,7 @@ from appliance.config import (
 )
 from appliance.engine.service import EngineService
 from appliance.model.decoder import Decoder
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.server.admin import serving_admin
 from appliance.server.auth import LOCAL_TENANT, Keys
 from appliance.server.services import Services

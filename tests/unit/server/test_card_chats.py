@@ -17,7 +17,7 @@ from appliance.chat.publishing import fill_empty
 from appliance.config import ApiKey, Config, DatabaseConfig, ModelSource, Paths, ServerConfig
 from appliance.model.decoder import Decoder, load_model
 from appliance.prompt.cards.reading import read_card
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.server.main import PROMPTS_DIR
 from tests.card_fixtures import encoded, thirty_cards, v2
 from tests.engine_fixtures import engine_in_thread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -67,8 +68,7 @@ async def test_a_metric_without_data_says_so_and_an_arm_without_users_voids_the_
     await pool.execute("DELETE FROM appliance.conversations WHERE arm = 'ships'")
     report_text = await team.run("experiment", "report", "ships")
     assert "Did it help? It cannot be said." in report_text
-    assert "The split is wrong: p = " in report_text
-    assert "no users in ships yet" in report_text
+    assert re.search(r"The split is wrong: p = \S+ for 200 to 0", report_text)
     assert "cannot be judged: the split is wrong" in await team.run(
         "experiment", "ship", "ships", "ships", "-m", "all the same", code=2
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Conflict
+from appliance.prompt.bundle import Bundle
 from appliance.store.pool import Connection, connect
 from tests.unit.server.command_line import CommandLine, admin_door
 from tests.unit.server.door import Door, Streamed
@@ -331,6 +332,17 @@ async def test_what_is_wrong_is_told_with_what_to_do_before_anybody_is_in_it(tea
     unknown = good.replace(ships[:12], "ffff0000").replace("name: ships\n", "name: two\n")
     told = await team.run("experiment", "lint", team.write(unknown), code=2)
     assert "no version of ada begins with 'ffff0000'" in told
+    aa = good.replace(ships[:12], "production").replace("name: ships\n", "name: two\n", 1)
+    told = await team.run("experiment", "lint", team.write(aa))
+    assert "note: arms: some have the same version: this shows what chance does (A/A)" in told
+    registry, files = team.door.services.catalog.registry, {"character.yaml": b"id: ada\nlater: 1"}
+    later = Bundle(name="ada", files=files).version
+    await registry.publish("ada", later, files, author="ana", message="by a later program")
+    unusable = good.replace(ships[:12], later).replace("name: ships\n", "name: two\n", 1)
+    told = await team.run("experiment", "lint", team.write(unusable), code=2)
+    assert "arms: 'ships': the conversation's version of the character is unusable" in told
+    told = await team.run("experiment", "lint", team.write(f"{aa}excludes: [whales]\n"), code=2)
+    assert "error: excludes: there is no experiment 'whales'" in told
     told = await team.run("experiment", "lint", team.write("name: [1]"), code=2)
     assert "Expected `str`, got `array` - at `$.name`" in told
     for name in ("..", ".", "Ships", ""):
@@ -443,7 +455,7 @@ async def test_latency_is_compared_by_turns_of_the_label(team: Team) -> None:
     await pool.execute(TURNS, birds, ships)
     await pool.close()
     told = await team.ask(*command)
-    assert told["periods"] == 20
+    assert (told["periods"], told["paired"]) == (20, 20)
     median, tail, reply = told["turns"]
     assert median["blocks"] == 10
     # Neighbours are nine per cent of a period's tide apart, to both sides alike.

@@ -35,7 +35,7 @@ async def with_template(
 
 
 async def text_of(operator: Operator, opened: UUID, reply: UUID) -> str:
-    prompt = await operator.services.turns.prompt_of(
+    prompt = await operator.services.prompt_view.prompt_of(
         tenant=LOCAL_TENANT, conversation_id=opened, message_id=reply
     )
     return operator.services.tokenizer.decode(prompt.token_ids)
@@ -54,7 +54,7 @@ async def test_the_next_turn_is_made_with_the_new_version_and_the_one_after_goes
     text = await text_of(operator, opened, first.message_id)
     assert "You are very cross." in text
     assert "One?" in text
-    prompt = await operator.services.turns.prompt_of(
+    prompt = await operator.services.prompt_view.prompt_of(
         tenant=LOCAL_TENANT, conversation_id=opened, message_id=first.message_id
     )
     assert first.prompt_tokens == prompt.tokens, "it is what was sent"
@@ -79,7 +79,7 @@ async def test_a_purge_finds_what_is_cached_of_the_versions_that_a_conversation_
     stored = await operator.services.conversations.messages(
         tenant=LOCAL_TENANT, conversation_id=opened
     )
-    prompt = await operator.services.turns.prompt_of(
+    prompt = await operator.services.prompt_view.prompt_of(
         tenant=LOCAL_TENANT, conversation_id=opened, message_id=stored[1].message_id
     )
     explained = await view.explain(tenant=LOCAL_TENANT, conversation_id=opened)

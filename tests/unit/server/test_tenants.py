@@ -11,7 +11,7 @@ import aiohttp
 
 from appliance.config import ApiKey, Config, DatabaseConfig, ModelSource, Paths, ServerConfig
 from appliance.model.decoder import Decoder
-from appliance.prompt.model_text import ModelText
+from appliance.prompt.chat_format.model_text import ModelText
 from tests.engine_fixtures import decoder, engine_in_thread, model_directory
 from tests.unit.server.door import NOWHERE, served
 

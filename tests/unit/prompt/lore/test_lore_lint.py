@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.prompt.lore.books import Lore, Placement
+from appliance.prompt.lore.books import Lore
 from appliance.prompt.lore.lint import lore_findings
 from appliance.prompt.lore.lorebook import read_lorebook
+from appliance.prompt.lore.placement import Placement
 
 
 def sentences(*entries: dict[str, Any], placement: Placement = Placement.FROZEN) -> list[str]:

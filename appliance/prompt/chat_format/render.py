@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from appliance._core import Assembled, join_prompt
 from appliance.errors import InvalidRequest
-from appliance.prompt.chat_format import ChatFormat, End
-from appliance.prompt.contents import columns, naming_the_refused
+from appliance.prompt.chat_format.chat_format import ChatFormat, End
+from appliance.prompt.chat_format.contents import columns, naming_the_refused
 from appliance.prompt.messages import Prompt, PromptMessage
 from appliance.prompt.namespace import PUBLIC
 

@@ -17,8 +17,8 @@ import msgspec
 
 from appliance._core import Tokenizer
 from appliance.errors import ModelError
-from appliance.prompt.chat_format import ChatFormat
-from appliance.prompt.template_runner import TemplateRunner
+from appliance.prompt.chat_format.chat_format import ChatFormat
+from appliance.prompt.chat_format.template_runner import TemplateRunner
 
 log = logging.getLogger("appliance.prompt")
 

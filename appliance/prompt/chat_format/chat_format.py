@@ -12,10 +12,10 @@ from enum import Enum
 
 from appliance._core import ChatPieces, Tokenizer
 from appliance.errors import InvalidRequest, ModelError
-from appliance.prompt.layout import Layout, PairLayout, derive_layout
+from appliance.prompt.chat_format.layout import Layout, PairLayout, derive_layout
+from appliance.prompt.chat_format.probe import Placement, Refused, Shape, Slot
+from appliance.prompt.chat_format.template_runner import TemplateRunner
 from appliance.prompt.messages import ROLES, PromptMessage, Role
-from appliance.prompt.probe import Placement, Refused, Shape, Slot
-from appliance.prompt.template_runner import TemplateRunner
 from appliance.tokens import TokenIds, common, count, head, unpack
 
 _PIECES_MAX = 4096

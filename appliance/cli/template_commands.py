@@ -22,8 +22,8 @@ from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.bundle_folder import read_bundle
 from appliance.prompt.character_file import FILE_BYTES_MAX, read_character
 from appliance.prompt.characters import CharacterVersion, template_in
+from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.lore.lint import lore_findings
-from appliance.prompt.model_text import ModelText
 from appliance.prompt.templates.compiling import load_template
 from appliance.prompt.templates.fitting import fit_parts
 from appliance.prompt.templates.inputs import Scope
@@ -33,6 +33,7 @@ from appliance.prompt.templates.poet import POET_SUFFIXES, PoetTemplate
 from appliance.prompt.templates.reading import part_tokens
 from appliance.prompt.templates.template import Template
 from appliance.prompt.truncate import Window
+from appliance.prompt.try_out import try_out, try_out_file
 from appliance.tokens import count
 
 DATA_BYTES_MAX = 16 * 1024 * 1024
@@ -47,6 +48,7 @@ _HISTORY = "the conversation's messages come here"
 
 def lint(path: Path, data: Mapping[str, Any]) -> int:
     """Print the findings; returns the exit code: 2 when one of them is an error."""
+    _try_out(path, data)
     if _is_poet(path):
         PoetTemplate.load(path)
         if data:
@@ -109,6 +111,14 @@ def _rendered(
     return _render_own(load_template(path), data), True
 
 
+def _try_out(path: Path, data: Mapping[str, Any]) -> None:
+    """A template may be anybody's: this process looks at none that needs too much."""
+    if _is_character(path):
+        try_out(read_bundle(path))
+    else:
+        try_out_file(path, data)
+
+
 def _render_own(template: Template, data: Mapping[str, Any]) -> Rendered:
     _check_names(template, data)
     return template.render({**template.front.samples(), **data}, SAMPLE)
@@ -164,6 +174,7 @@ def _model(folder: Path | None) -> ModelText:
 
 def print_parts(path: Path, data: Mapping[str, Any]) -> None:
     """Print the parts with their texts."""
+    _try_out(path, data)
     rendered, history = _rendered(path, data)
     for part in rendered.before:
         _print_part(part)
@@ -189,6 +200,7 @@ def print_tokens(
     Returns the exit code: 2 when those that are never dropped are more than `limit`. Raises
     ContextLengthExceeded when they are not, but leave no room for the newest message.
     """
+    _try_out(path, data)
     rendered, history = _rendered(path, data, limit)
     model = _model(model_folder)
     for part in rendered.before:

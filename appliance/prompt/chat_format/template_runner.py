@@ -15,7 +15,7 @@ from datetime import datetime
 import msgspec
 
 from appliance.errors import ModelError
-from appliance.prompt import template_sandbox
+from appliance.prompt.chat_format import template_sandbox
 
 WALL_SECONDS_MAX = 10
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from appliance.prompt.chat_format.template_runner import Case, Rendered
 from appliance.prompt.messages import Role
-from appliance.prompt.template_runner import Case, Rendered
 
 # Two padded variants with different outer characters, so that a template which strips only newlines
 # or only spaces shows itself. Left and right pads differ in length, so that what was kept is told

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Protocol
 
-from appliance.prompt import probe
+from appliance.prompt.chat_format import probe
+from appliance.prompt.chat_format.probe import Placement, Reading, Refused, Shape, Slot
+from appliance.prompt.chat_format.template_runner import Case, TemplateRunner
 from appliance.prompt.messages import ROLES, Role
-from appliance.prompt.probe import Placement, Reading, Refused, Shape, Slot
-from appliance.prompt.template_runner import Case, TemplateRunner
 
 _SHAPES_MAX = 1024
 _LENGTH_MAX = 3  # every sequence of roles up to this length is probed
