@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 60.0
 WAIT_STEP_S = 0.05
 KEY_CODES = {

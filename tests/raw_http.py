@@ -9,6 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+PATIENCE_S = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawResponse:
@@ -53,7 +55,7 @@ class RawConnection:
         )
         await self.send(head.encode() + data)
 
-    async def receive(self, *, timeout_s: float = 10.0) -> bytes:
+    async def receive(self, *, timeout_s: float = PATIENCE_S) -> bytes:
         """Some bytes, b'' at the end."""
         receiving = asyncio.get_running_loop().sock_recv(self.socket, 65536)
         return await asyncio.wait_for(receiving, timeout_s)
@@ -67,7 +69,7 @@ class RawConnection:
             data += more
         return data
 
-    async def read_all(self, *, timeout_s: float = 10.0) -> bytes:
+    async def read_all(self, *, timeout_s: float = PATIENCE_S) -> bytes:
         """Everything until the other side closes."""
         data = b""
         async with asyncio.timeout(timeout_s):
@@ -96,7 +98,7 @@ async def connect(port: int, *, receive_bytes: int | None = None) -> RawConnecti
     return connection
 
 
-async def exchange(port: int, raw: bytes, *, timeout_s: float = 10.0) -> RawResponse:
+async def exchange(port: int, raw: bytes, *, timeout_s: float = PATIENCE_S) -> RawResponse:
     """Send bytes, read until the server closes, parse the first response."""
     connection = await connect(port)
     try:

@@ -15,7 +15,7 @@ from uuid import UUID
 from appliance.chat.generation import Onward
 from appliance.chat.hearing import Hearing
 from appliance.chat.history import anchor_of, new_message, spoken, title_of
-from appliance.chat.lore import Recall
+from appliance.chat.lore import Recall, first_kept
 from appliance.chat.lorekeeper import Lorekeeper
 from appliance.chat.params import ChatLimits
 from appliance.chat.prompt_builder import PromptBuilder
@@ -186,7 +186,7 @@ class Planner:
         reply, dropped = stored.assistant, 0
         if reply.anchor_id is not None:
             path = spoken(await self.paths.to_leaf(conversation, reply.message_id))
-            dropped = [message.message_id for message in path].index(reply.anchor_id)
+            dropped = first_kept(path, reply.anchor_id)
         return RepeatedTurn(stored=stored, messages_dropped=dropped)
 
     async def _answering(

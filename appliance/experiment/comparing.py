@@ -56,10 +56,7 @@ class Compared:
         """Whether both values are clearly above zero, so that a change can be told in per cent."""
         assert self.control is not None
         assert self.treatment is not None
-        return all(
-            one.value > RATIO_ERRORS_MIN * np.sqrt(one.variance / one.count)
-            for one in (self.control, self.treatment)
-        )
+        return is_base_of_shares(self.control) and is_base_of_shares(self.treatment)
 
     @property
     def judged_by(self) -> Contrast | None:
@@ -69,6 +66,12 @@ class Compared:
         found = (logarithmic if self.has_ratio else absolute)(self.control, self.treatment)
         # All users alike in both arms: nothing to judge by, unless the arms differ.
         return found if found.variance > 0 or found.effect != 0 else None
+
+
+def is_base_of_shares(estimate: Estimate) -> bool:
+    """Whether a value is so far above zero that a change can be told as a share of it."""
+    error = np.sqrt(estimate.variance / estimate.count)
+    return bool(estimate.value > RATIO_ERRORS_MIN * error)
 
 
 def compared(measured: Measured, place: int, plan: Plan) -> list[Compared]:

@@ -10,7 +10,7 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from appliance.experiment.comparing import USERS_MIN
+from appliance.experiment.comparing import USERS_MIN, is_base_of_shares
 from appliance.experiment.findings import Plan
 from appliance.experiment.metric import Metric
 from appliance.experiment.samples import Measured, Observations, Sums
@@ -81,8 +81,14 @@ def _metric_plan(
     source: Sums | Observations, draft: Experiment, arrivals: Floats, share: float
 ) -> MetricPlan:
     estimate, kept = _estimated(source, len(arrivals))
-    if estimate is None or not float(estimate.value) > 0:
+    if estimate is None or not (estimate.value or estimate.variance):
         return MetricPlan(metric=source.metric, lacks="nothing was measured before")
+    if not is_base_of_shares(estimate):
+        return MetricPlan(
+            metric=source.metric,
+            value=float(estimate.value),
+            lacks="is not clearly above zero: a change is no share of it, and nothing is planned by it",
+        )
     plan = Plan.of(draft.options)
     smallest = min(arm.share for arm in draft.arms[1:])
     planner = Planner(

@@ -23,6 +23,7 @@ PATH_BYTES_MAX = 200
 """Bytes of a file's path in UTF-8."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
+NAME_WORDS = "1 to 64 of a-z 0-9 _ -"
 """Names of bundles, which are the ids of their characters."""
 
 CHARACTER_FILE = "character.yaml"
@@ -88,7 +89,7 @@ class Bundle:
 
 def _check_name(name: str) -> None:
     if NAME.match(name) is None:
-        raise InvalidBundle(f"id: {name!r} is not 1 to 64 of a-z 0-9 _ -", param="id")
+        raise InvalidBundle(f"id: {name!r} is not {NAME_WORDS}", param="id")
 
 
 def _check_path(name: str, path: str) -> None:

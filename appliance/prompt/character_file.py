@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from appliance.errors import InvalidBundle, TemplateError
-from appliance.prompt.bundle import NAME
+from appliance.prompt.bundle import NAME, NAME_WORDS
 from appliance.prompt.chat_format.contents import UNSTORABLE
 from appliance.prompt.field_faults import field_fault
 from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
@@ -78,7 +78,7 @@ def read_character(source: bytes, here: str) -> Character:
         where = here if at is None else f"{here}, line {at.place.line}"
         raise InvalidBundle(f"{where}: {said}") from error
     if NAME.match(character.id) is None:
-        raise InvalidBundle(f"{here}: id: {character.id!r} is not 1 to 64 of a-z 0-9 _ -")
+        raise InvalidBundle(f"{here}: id: {character.id!r} is not {NAME_WORDS}")
     if not character.name.strip():
         raise InvalidBundle(f"{here}: name: is empty")
     for name, value in msgspec.structs.asdict(character).items():

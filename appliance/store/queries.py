@@ -1,4 +1,4 @@
-"""The queries of `store/sql/`, by name. Never builds SQL from parts."""
+"""The queries of `store/sql/`, by name. Never builds one."""
 
 from __future__ import annotations
 

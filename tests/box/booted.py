@@ -24,7 +24,7 @@ from tests.box.system_folder import mounts
 T = TypeVar("T")
 
 LIFE_S = 600
-BOOT_S = 60.0
+BOOT_S = 180.0
 STOP_S = 20.0
 PATH = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CGROUPS = Path("/sys/fs/cgroup")

@@ -39,7 +39,7 @@ class Kept:
         """Entries that are not in the database, or not marked yet."""
         return len(self.journal.overlay)
 
-    async def drained(self, within_s: float = 20) -> None:
+    async def drained(self, within_s: float = 60) -> None:
         """Wait until the journal is empty."""
         async with asyncio.timeout(within_s):
             while self.waiting:
@@ -125,7 +125,7 @@ class Chat:
             assert path == tree
 
 
-async def eventually(what: Callable[[], object], within_s: float = 10) -> None:
+async def eventually(what: Callable[[], object], within_s: float = 60) -> None:
     """Wait until it holds."""
     async with asyncio.timeout(within_s):
         while not what():

@@ -163,10 +163,14 @@ async function remove(conversation) {
     text: `“${cast.titleOf(conversation)}” and all its messages will be gone for good.`,
     deed: "Delete",
   });
-  if (!isSure) return;
-  if (conversation.id === conversations.current?.id) startNew();
-  await guarded(() => conversations.remove(conversation.id));
-  await guarded(refresh);
+  // The rows may have been made anew while it was asked: the button that was pressed is then gone.
+  const at = conversations.list.findIndex((item) => item.id === conversation.id);
+  if (isSure) {
+    if (conversation.id === conversations.current?.id) startNew();
+    await guarded(() => conversations.remove(conversation.id));
+    await guarded(refresh);
+  }
+  sidebar.focusRow(at);
 }
 
 async function search(text) {

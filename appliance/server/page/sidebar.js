@@ -67,13 +67,29 @@ export class Sidebar {
   /** `asked` is what was searched for; `isComplete`: all of it; `hasOlder`: there are more to list. */
   show(conversations, currentId, { asked, isComplete, hasOlder }) {
     this.asked = asked;
-    this.list.replaceChildren(...conversations.map((item) => this.row(item, item.id === currentId)));
+    this.showRows(conversations.map((item) => this.row(item, item.id === currentId)));
     element("search").hidden = !asked && !conversations.length;
     element("older").hidden = !hasOlder;
     const isEmpty = !conversations.length;
     if (!isComplete) this.say("Not all has been looked at yet: search again in a moment.");
     else if (asked) this.say(isEmpty ? `Nothing holds “${asked}”.` : "");
     else this.say(isEmpty ? "Conversations you start are kept here." : "");
+  }
+
+  /** New rows for old ones, but for a title that is being written. The keyboard stays where it was. */
+  showRows(rows) {
+    const held = this.list.contains(document.activeElement) && document.activeElement;
+    if (held && held.matches(".row-input")) return;
+    const at = held ? [...this.list.children].indexOf(held.closest(".row")) : -1;
+    this.list.replaceChildren(...rows);
+    if (held) this.focusRow(at, held.title);
+  }
+
+  /** Give the keyboard this row, or the last one, unless it has a place; there the button of this title. */
+  focusRow(at, title = "") {
+    if (document.activeElement !== document.body) return;
+    const buttons = [...(this.list.children[Math.min(at, this.list.children.length - 1)]?.children ?? [])];
+    (buttons.find((button) => button.title === title) ?? buttons[0])?.focus();
   }
 
   clearSearch() {
@@ -124,17 +140,26 @@ export class Sidebar {
     const settle = (save) => {
       if (settled) return;
       settled = true;
+      const isLeft = document.activeElement !== input;
+      row.replaceChildren(...before);
+      if (!isLeft) open.focus();
       this.handlers.onRename(conversation, save ? input.value.trim() : "");
     };
     input.addEventListener("keydown", (event) => {
       if (event.isComposing) return;
-      if (event.key === "Enter") settle(true);
+      if (event.key === "Enter") {
+        // Else it would press the button that has the keyboard next.
+        event.preventDefault();
+        settle(true);
+      }
       if (event.key === "Escape") {
         event.stopPropagation();
         settle(false);
       }
     });
     input.addEventListener("blur", () => settle(true));
+    const before = [...row.children];
+    const open = row.querySelector(".row-open");
     row.replaceChildren(input);
     input.focus();
     input.select();

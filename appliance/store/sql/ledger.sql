@@ -1,3 +1,11 @@
+-- columns: conversation
+tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
+experiment, arm, created_at, updated_at
+
+-- columns: message
+message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
+prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+
 -- name: open_conversation
 -- $1 tenant, $2 conversation, $3 title, $4 character or null, $5 scene or null, $6 when, $7 the version of
 -- the character whose greetings they are, or null; $8 turn keys, $9 message ids, $10 texts of the greetings,
@@ -27,22 +35,19 @@ WITH conversation AS (
 SELECT EXISTS (SELECT FROM conversation) AS is_new;
 
 -- name: get_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       experiment, arm, created_at, updated_at
+SELECT {conversation}
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid;
 
 -- name: newest_conversations
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       experiment, arm, created_at, updated_at
+SELECT {conversation}
 FROM appliance.conversations
 WHERE tenant = $1::text
 ORDER BY updated_at DESC, conversation_id DESC
 LIMIT $2::integer;
 
 -- name: conversations_before
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       experiment, arm, created_at, updated_at
+SELECT {conversation}
 FROM appliance.conversations
 WHERE tenant = $1::text AND (updated_at, conversation_id) < ($3::timestamptz, $4::uuid)
 ORDER BY updated_at DESC, conversation_id DESC
@@ -52,37 +57,30 @@ LIMIT $2::integer;
 -- From a message up to its root, or up to but not including message $4. The limit makes each step one
 -- look-up by primary key; joined plainly, the planner would read the whole conversation once.
 WITH RECURSIVE path AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+    SELECT depth, {message}
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
       AND message_id IS DISTINCT FROM $4::uuid
     UNION ALL
-    SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
-           m.prompt_version, m.scene_digest, m.anchor_id, m.speaker, m.created_at
+    SELECT m.depth, {m.message}
     FROM path
     CROSS JOIN LATERAL (
-        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+        SELECT depth, {message}
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = path.parent_id
         LIMIT 1
     ) AS m
     WHERE path.parent_id IS DISTINCT FROM $4::uuid
 )
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+SELECT {message}
 FROM path
 ORDER BY depth;
 
 -- name: messages
 -- The whole tree, parents before children; of a tree larger than the limit, the newest messages.
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+SELECT {message}
 FROM (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+    SELECT depth, {message}
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid
     ORDER BY created_at DESC, depth DESC
@@ -91,8 +89,7 @@ FROM (
 ORDER BY created_at, depth;
 
 -- name: get_message
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+SELECT {message}
 FROM appliance.messages
 WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid;
 
@@ -176,37 +173,30 @@ SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
 -- name: get_turn
 -- The messages of one send under parent $4 (null: as a root): the user's and the reply, or a reply.
 WITH first AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+    SELECT depth, {message}
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id = $4::uuid
     UNION ALL
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+    SELECT depth, {message}
     FROM appliance.messages
     WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
       AND parent_id IS NULL AND $4::uuid IS NULL
 ), turn AS (
-    SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-           prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+    SELECT depth, {message}
     FROM first
     UNION ALL
-    SELECT m.message_id, m.parent_id, m.depth, m.role, m.text, m.token_ids, m.tokenizer,
-           m.lore, m.finish_reason, m.prompt_tokens, m.prefix_hit_tokens,
-           m.prompt_version, m.scene_digest, m.anchor_id, m.speaker, m.created_at
+    SELECT m.depth, {m.message}
     FROM first
     CROSS JOIN LATERAL (
-        SELECT message_id, parent_id, depth, role, text, token_ids, tokenizer, lore, finish_reason,
-               prompt_tokens, prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+        SELECT depth, {message}
         FROM appliance.messages
         WHERE tenant = $1::text AND conversation_id = $2::uuid AND turn_key = $3::uuid
           AND parent_id = first.message_id
         LIMIT 1
     ) AS m
 )
-SELECT message_id, parent_id, role, text, token_ids, tokenizer, lore, finish_reason, prompt_tokens,
-       prefix_hit_tokens, prompt_version, scene_digest, anchor_id, speaker, created_at
+SELECT {message}
 FROM turn
 ORDER BY depth;
 
@@ -218,15 +208,13 @@ WHERE tenant = $1::text AND conversation_id = $2::uuid
       SELECT FROM appliance.messages
       WHERE tenant = $1::text AND conversation_id = $2::uuid AND message_id = $3::uuid
   )
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          experiment, arm, created_at, updated_at;
+RETURNING {conversation};
 
 -- name: rename
 UPDATE appliance.conversations
 SET title = $3::text
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          experiment, arm, created_at, updated_at;
+RETURNING {conversation};
 
 -- name: past
 SELECT coalesce(left_prompt_versions, ARRAY[]::text[]) AS versions,
@@ -241,8 +229,7 @@ SET prompt_version = $3::text,
     left_prompt_versions = array_append(
         array_remove(left_prompt_versions, prompt_version), prompt_version)
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          experiment, arm, created_at, updated_at;
+RETURNING {conversation};
 
 -- name: set_scene
 -- The scene before is kept, the latest 32 of them. Without its note: where that is not frozen in messages, it
@@ -253,12 +240,10 @@ SET scene = $3::jsonb,
     is_untraceable =
         is_untraceable OR cardinality(array_remove(left_scenes, scene - 'note')) >= 32
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          experiment, arm, created_at, updated_at;
+RETURNING {conversation};
 
 -- name: lock_conversation
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       experiment, arm, created_at, updated_at
+SELECT {conversation}
 FROM appliance.conversations
 WHERE tenant = $1::text AND conversation_id = $2::uuid
 FOR UPDATE;
@@ -312,8 +297,7 @@ UPDATE appliance.conversations
 SET head_id = $3::uuid, anchor_id = $4::uuid, updated_at = greatest(now(), updated_at),
     is_untraceable = is_untraceable OR $5::boolean
 WHERE tenant = $1::text AND conversation_id = $2::uuid
-RETURNING tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-          experiment, arm, created_at, updated_at;
+RETURNING {conversation};
 
 -- name: live_chats
 -- The conversations of a character with activity since $2, by the version they are pinned to (null: by
@@ -333,8 +317,7 @@ ORDER BY c.prompt_version;
 
 -- name: live_of_version
 -- Those of `live_chats` that hold version $4 (with $5 also those that hold none yet), changed last first.
-SELECT c.tenant, c.conversation_id, c.title, c.character_id, c.head_id, c.anchor_id, c.prompt_version,
-       c.scene, c.experiment, c.arm, c.created_at, c.updated_at
+SELECT {c.conversation}
 FROM appliance.conversations AS c
 JOIN appliance.messages AS m
     ON m.tenant = c.tenant AND m.conversation_id = c.conversation_id AND m.message_id = c.head_id
@@ -355,8 +338,7 @@ WHERE c.updated_at >= $2::timestamptz
 
 -- name: newest_of_character
 -- The conversations of a character changed last, whoever's they are; groups apart.
-SELECT tenant, conversation_id, title, character_id, head_id, anchor_id, prompt_version, scene,
-       experiment, arm, created_at, updated_at
+SELECT {conversation}
 FROM appliance.conversations
 WHERE coalesce(character_id, $2::text) = $1::text AND head_id IS NOT NULL
   AND NOT coalesce(scene ? 'members', false)

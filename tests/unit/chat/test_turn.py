@@ -44,7 +44,7 @@ async def stored(ledger: Ledger, conversation: UUID) -> list[Message]:
 
 
 async def wait_for_idle(turns: Turns) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while turns.running:
             await asyncio.sleep(0.01)
 
@@ -174,7 +174,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_is_stored_the_same_way
                 seen.set()
 
     task = asyncio.create_task(reader())
-    await asyncio.wait_for(seen.wait(), 10)
+    await asyncio.wait_for(seen.wait(), 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await wait_for_idle(turns)
@@ -226,7 +226,7 @@ async def test_a_message_that_never_reached_the_engine_is_not_stored(
     turns: Turns, conversation: UUID, engine: ScriptedEngine, ledger: Ledger, client: EngineClient
 ) -> None:
     await engine.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while client.ready:
             await asyncio.sleep(0.01)
     with pytest.raises(EngineUnavailable):

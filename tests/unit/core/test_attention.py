@@ -136,11 +136,15 @@ def test_helper_threads_use_no_time_while_there_is_nothing_to_do() -> None:
     _core.set_kernel_threads(4)
     call = Call.random(12, [(1, 2000), (120, 700)], heads=9, kv_heads=3, head_dim=64, page_size=16)
     call.run()
-    time.sleep(0.05)
-    before = helper_ticks()
-    assert len(before) >= 3
-    time.sleep(0.5)
-    assert helper_ticks() == before
+    # On a busy machine the moment in which they look out for the next job may come late.
+    for _ in range(20):
+        before = helper_ticks()
+        assert len(before) >= 3
+        time.sleep(0.5)
+        if helper_ticks() == before:
+            break
+    else:
+        pytest.fail("helpers that have nothing to do take time")
 
 
 @pytest.mark.parametrize("spread", [0.0, 30.0, 1e4, 1e15])

@@ -317,7 +317,7 @@ async def test_a_question_at_the_terminal_is_answered_or_broken_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keyboard, terminal = os.openpty()
-    threads_before = threading.active_count()
+    threads_before = set(threading.enumerate())
     (step,) = make_plan(
         snapshot(database("app"), slots=(slot("s", xmin_age=OLD),)), Policy()
     ).stage(1)[:1]
@@ -331,9 +331,9 @@ async def test_a_question_at_the_terminal_is_answered_or_broken_off(
         asked = asyncio.ensure_future(confirm(step))
         await asyncio.sleep(0)
         asked.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(60):
             with pytest.raises(asyncio.CancelledError):
                 await asked
         # No thread is left that reads what is typed next, or keeps the process from ending.
-        assert threading.active_count() == threads_before
+        assert set(threading.enumerate()) <= threads_before
     os.close(keyboard)

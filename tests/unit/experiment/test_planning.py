@@ -94,3 +94,13 @@ def test_few_are_never_enough_to_be_judged() -> None:
     arms = (replace(DRAFT.arms[0], share=0.9), replace(DRAFT.arms[1], share=0.1))
     plan = plan_experiment(history(), replace(DRAFT, options=options, arms=arms))
     assert plan.users == USERS_MIN / 0.1
+
+
+def test_what_is_not_clearly_above_zero_is_told_so_and_not_as_nothing() -> None:
+    past = history()
+    signs = np.where(np.arange(6_000) % 2 == 0, 1.0, -1.0)
+    sums = (replace(past.sums[1], numerator=past.sums[1].numerator * signs),)
+    (item,) = plan_experiment(replace(past, sums=sums), DRAFT).metrics
+    assert item.users is None
+    assert item.lacks is not None
+    assert "not clearly above zero" in item.lacks

@@ -42,13 +42,15 @@ def test_a_planted_effect_is_found_as_often_as_the_planner_said(
     assert found.found == pytest.approx(found.planned, abs=0.03 if RUNS == bench.RUNS else 0.055)
 
 
-@pytest.mark.parametrize("users_planned", [None, 2_000])
+@pytest.mark.parametrize(
+    ("effect", "users_planned"), [(0.02, None), (0.02, 2_000), (0.05, None), (0.10, None)]
+)
 def test_by_bounds_for_any_look_an_effect_is_found_as_often_as_the_planner_said(
-    people: Population, users_planned: int | None
+    people: Population, effect: float, users_planned: int | None
 ) -> None:
     # Planned for far fewer users than it takes, the bounds are wider there, and the planner knows.
     found = bench.power(
-        people, RUNS, 0.02, has_past=True, looks=Looks.ANY, users_planned=users_planned
+        people, RUNS, effect, has_past=True, looks=Looks.ANY, users_planned=users_planned
     )
     assert found.planned == pytest.approx(0.8, abs=0.005)
     assert found.found == pytest.approx(found.planned, abs=0.03 if RUNS == bench.RUNS else 0.055)

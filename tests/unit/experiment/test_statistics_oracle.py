@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import pyarrow as pa
 import pytest
 import tea_tasting as tt
 
+from appliance.experiment.analysis import analyse
 from appliance.experiment.stats.contrast import absolute, logarithmic
 from appliance.experiment.stats.estimates import estimates, raw_estimate
+from appliance.experiment.stats.looks import Looks
 from appliance.experiment.stats.moments import Floats, Moments
 from appliance.experiment.stats.multiplicity import discovery_level, family_level
+from tests.unit.experiment.measurements import PLAN, measured
 
 USERS = 1_500
 
@@ -33,7 +37,7 @@ def rows() -> Floats:
 def oracle(rows: Floats, metric: Any) -> Any:
     names = ["variant", "n", "d", "n0", "d0"]
     table = pa.table(
-        {name: rows[:, place] for place, name in enumerate(names)}
+        {name: rows[:, place] for place, name in enumerate(names[: rows.shape[1]])}
         | {"variant": rows[:, 0].astype(int)}
     )
     return tt.Experiment(m=metric).analyze(table)["m"]
@@ -108,3 +112,41 @@ def test_the_levels_find_what_the_oracles_corrections_find() -> None:
         found = [p_value <= discovery_level(p_values, 0.05) for p_value in p_values]
         assert found == [bool(fdr[f"m{place}"]["null_rejected"]) for place in range(18)]
         assert family_level(0.05, 18) == 0.05 / 18
+
+
+def test_every_figure_of_a_report_is_the_oracles() -> None:
+    """All metrics of sums, with their pasts, as a planned look tells them, and the split."""
+    found = measured(users=2_500, messages=0.1, hits=-0.02, hours=PLAN.hours)
+    plan = replace(PLAN, looks=Looks.PLANNED, deciding=("messages_sent", "time_spent"))
+    told = analyse(found, plan)
+    compared = 0
+    for source in found.sums:
+        item = next(one for one in told.results[0].findings if one.metric is source.metric)
+        if item.effect is None:
+            continue
+        assert item.level is not None
+        figures = np.concatenate([found.users.arm[:, None], source.rows], axis=1)
+        names = {"numer": "n", "denom": "d"}
+        if source.before is not None:
+            names |= {"numer_covariate": "n0", "denom_covariate": "d0"}
+        options = {"confidence_level": 1 - item.level, "equal_var": False, "use_t": True}
+        result = oracle(figures, tt.RatioOfMeans(**names, **options))
+        assert item.absolute is not None
+        assert item.relative is not None
+        ours: dict[str, float | None] = {
+            "effect_size": item.absolute.change,
+            "effect_size_ci_lower": item.absolute.low,
+            "effect_size_ci_upper": item.absolute.high,
+            "rel_effect_size": item.relative.change,
+            "rel_effect_size_ci_lower": item.relative.low,
+            "rel_effect_size_ci_upper": item.relative.high,
+        }
+        if source.before is None:
+            ours |= {"control": item.control, "treatment": item.value}
+        for name, value in ours.items():
+            wanted = pytest.approx(getattr(result, name), rel=1e-6, abs=1e-9)
+            assert value == wanted, (source.metric.name, name)
+            compared += 1
+    assert compared == 6 * 5 + 2 * 4
+    split = oracle(figures, tt.SampleRatio(method="norm", correction=False))
+    assert told.sample_ratio.p_value == pytest.approx(split.pvalue, rel=1e-6)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import tomllib
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -80,6 +82,14 @@ def test_b06_two_tokenizers_in_a_process_give_their_own_ids() -> None:
     second = reading(part, format_of(LLAMA2, tokenizer_without_chatml()))
     assert first.chat_format.tokenizer.fingerprint != second.chat_format.tokenizer.fingerprint
     assert list(first.tokens) != list(second.tokens)
+
+
+def test_b07_a_window_without_a_step_is_cut_all_the_same() -> None:
+    chat_format = format_of(CHATML)
+    history = conversation(*[("user", f"question {n}") for n in range(40)])
+    fitted = fit(chat_format, [], history, Window(limit=300, reserve=10, step=0))
+    assert 0 < fitted.messages_dropped < 40
+    assert fitted.prompt.tokens <= 290
 
 
 def test_b08_b09_text_is_not_mended_stripped_or_unescaped() -> None:
@@ -186,11 +196,34 @@ def test_p10_protected_parts_that_do_not_fit_are_named_with_their_numbers_every_
         assert word in message
 
 
+@pytest.mark.parametrize("limit", range(1, 24))
+def test_b17_the_smallest_windows_end_in_a_prompt_or_in_its_numbers(limit: int) -> None:
+    history = conversation(*[("user", "hi") for _ in range(9)])
+    try:
+        tokens = fit(
+            format_of(CHATML), [], history, Window(limit=limit, reserve=0, step=0)
+        ).prompt.tokens
+    except ContextLengthExceeded as error:
+        said = error.message
+    else:
+        said = f"{limit}" if tokens < limit else "too long"
+    assert str(limit) in said
+
+
 def test_b18_every_template_says_which_one_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.yml.j2").write_text(POET_CHAT)
     loaded = PoetTemplate.load(tmp_path / "a.yml.j2")
     assert loaded.file == str(tmp_path / "a.yml.j2")
     assert PoetTemplate.compile(POET_CHAT, "a text").file == "a text"
+
+
+def test_b19_nothing_but_the_models_own_tokenizer_counts() -> None:
+    parts = poet(POET_CHAT, VALUES)
+    ours, others = format_of(CHATML), format_of(CHATML, tokenizer_without_chatml())
+    for chat_format in (ours, others):
+        assert part_tokens(parts[0], chat_format) == chat_format.overhead["system"] + count(
+            chat_format.tokenizer.encode(parts[0].content)
+        )
 
 
 def test_b20_b22_templates_start_no_thread_and_put_no_module_at_the_top() -> None:
@@ -201,6 +234,23 @@ def test_b20_b22_templates_start_no_thread_and_put_no_module_at_the_top() -> Non
     assert "template" not in sys.modules
     assert "template_registry" not in sys.modules
     assert not any("prompt/templates" in folder for folder in sys.path)
+
+
+def test_b21_every_module_is_there_once() -> None:
+    by_file: dict[str, set[str]] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is not None and f"{os.sep}appliance{os.sep}prompt{os.sep}" in file:
+            by_file.setdefault(file, set()).add(name)
+    assert len(by_file) > 20
+    assert all(len(names) == 1 for names in by_file.values()), by_file
+
+
+def test_b23_no_dependency_is_pinned_where_an_installer_could_go_back_for_it() -> None:
+    """An old release is chosen in silence where a new one pins what a Python has no wheel of."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    asked = [one for one in project["dependencies"] if "==" in one or "<" in one]
+    assert not asked
 
 
 def test_b24_a_value_that_cannot_be_copied_is_handed_on() -> None:

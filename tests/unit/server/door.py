@@ -131,7 +131,7 @@ class Door:
         """One streamed chat completion."""
         return await self.stream("/v1/chat/completions", {**chat(), "stream": True, **fields})
 
-    async def eventually(self, what: Any, *, within_s: float = 10.0) -> None:
+    async def eventually(self, what: Any, *, within_s: float = 60.0) -> None:
         """Wait until `what()` holds."""
         async with asyncio.timeout(within_s):
             while not what():

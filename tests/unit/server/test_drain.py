@@ -47,16 +47,26 @@ class Served:
     def log(self) -> str:
         return self.log_path.read_text()
 
+    async def has_logged(self, event: str) -> None:
+        async with asyncio.timeout(60):
+            while event not in await asyncio.to_thread(self.log):
+                await asyncio.sleep(0.01)
+
+    async def engine_has(self, requests: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.engine.generated) < requests:
+                await asyncio.sleep(0.01)
+
 
 @asynccontextmanager
 async def serving(
-    url: str, *, running_max: int = 64, everything: bool = True
+    url: str, *, running_max: int = 64, everything: bool = True, drain_s: float = DRAIN_S
 ) -> AsyncIterator[Served]:
     """Start `appliance server` in a process of its own; ready, unless not `everything` is there."""
     with tempfile.TemporaryDirectory(prefix="served-") as name:
         directory = Path(name)
         write_script_model(directory / "model", PIECES)
-        server = ServerConfig(port=0, drain_s=DRAIN_S)
+        server = ServerConfig(port=0, drain_s=drain_s)
         config = script_config(directory, server, url)
         config_path, log_path = directory / "config.toml", directory / "server.log"
         config_path.write_text(dump_config(config))
@@ -94,7 +104,7 @@ async def _port(log_path: Path) -> int:
 
 
 async def _ready(port: int) -> None:
-    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
         while True:
             async with session.get(f"http://127.0.0.1:{port}/ready") as answer:
                 if answer.status == 200:
@@ -120,7 +130,6 @@ async def test_a_drain_lets_short_streams_end_and_cuts_the_others(database_url: 
     async with serving(database_url, running_max=3) as served:
         served.engine.choose = by_words(script_text()[1])
         long = {"stream": True, "max_tokens": 1900}
-        short = await served.stream("/v1/chat/completions", {**chat("short"), **long})
         async with (
             aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as session,
             session.post("/api/conversations", json={}) as created,
@@ -131,12 +140,14 @@ async def test_a_drain_lets_short_streams_end_and_cuts_the_others(database_url: 
         deaf = await served.stream(
             "/v1/chat/completions", {**chat("deaf"), **long}, receive_bytes=4096
         )
-        queued = await connect(served.port)
-        await queued.post("/v1/chat/completions", {**chat("queued"), **long})
         idle = await connect(served.port)
         await idle.send(GET)
         await idle.read_until(b"}]}")
-        await asyncio.sleep(0.2)
+        # The last before the one that is to wait for a place: it ends by itself.
+        short = await served.stream("/v1/chat/completions", {**chat("short"), **long})
+        queued = await connect(served.port)
+        await queued.post("/v1/chat/completions", {**chat("queued"), **long})
+        await served.engine_has(4)
 
         begun = time.perf_counter()
         served.process.send_signal(signal.SIGTERM)
@@ -150,8 +161,8 @@ async def test_a_drain_lets_short_streams_end_and_cuts_the_others(database_url: 
         assert time.perf_counter() - begun > 0.7 * DRAIN_S
         assert b'event: error\ndata: {"error"' in told
         assert b"server_shutdown" in told
-        assert await asyncio.wait_for(served.process.wait(), DRAIN_S + 30) == 0
-        assert time.perf_counter() - begun < DRAIN_S + 10
+        assert await asyncio.wait_for(served.process.wait(), DRAIN_S + 60) == 0
+        assert time.perf_counter() - begun < DRAIN_S + 30
         for connection in (short, cut, deaf, queued, idle):
             connection.close()
         _assert_quiet(served.log())
@@ -162,17 +173,17 @@ async def test_a_drain_lets_short_streams_end_and_cuts_the_others(database_url: 
 
 
 async def test_a_second_signal_ends_at_once_and_in_order(database_url: str) -> None:
-    async with serving(database_url) as served:
+    async with serving(database_url, drain_s=60) as served:
         served.engine.choose = by_words(script_text()[1])
         body = {**chat("long"), "stream": True, "max_tokens": 1900}
         cut = await served.stream("/v1/chat/completions", body)
         begun = time.perf_counter()
         served.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.2)
+        await served.has_logged("server_draining")
         served.process.send_signal(signal.SIGTERM)
         assert b"server_shutdown" in await cut.read_all()
-        assert await asyncio.wait_for(served.process.wait(), 30) == 0
-        assert time.perf_counter() - begun < DRAIN_S
+        assert await asyncio.wait_for(served.process.wait(), 60) == 0
+        assert time.perf_counter() - begun < 60
         cut.close()
         _assert_quiet(served.log())
 
@@ -196,7 +207,7 @@ async def test_the_server_explains_itself_while_database_and_engine_are_away() -
         assert int(answer.headers["retry-after"]) > 0
         connection.close()
         served.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(served.process.wait(), 30) == 0
+        assert await asyncio.wait_for(served.process.wait(), 60) == 0
         _assert_quiet(served.log())
 
 

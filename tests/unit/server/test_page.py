@@ -238,6 +238,32 @@ async def test_the_keyboard_keeps_its_place_among_buttons_that_are_made_anew(
     await page.wait_for(f"{focused} === 'Edit this message'")
 
 
+async def test_the_list_keeps_the_keyboard_while_titles_change_and_rows_go(
+    stored_door: Door, page: Browser
+) -> None:
+    for title in ("Oldest", "Middle", "Newest"):
+        await create(stored_door, title=title)
+    await page.reload()
+    titles = f"{ROWS}.map(row => row.textContent).join()"
+    await page.wait_for(f"{titles} === 'Newest,Middle,Oldest'")
+    await page.value("document.querySelector('[title=\"Rename “Middle”\"]').focus()")
+    await page.press("Enter")
+    await page.wait_for("document.activeElement.matches('.row-input')")
+    await page.type("Better")
+    # Another title has been changed meanwhile: what is being written stays.
+    await page.value("document.querySelector('#search-text').dispatchEvent(new Event('input'))")
+    await page.wait_for("document.activeElement.value === 'Better'")
+    await page.press("Enter")
+    await page.wait_for(f"{titles}.includes('Better')")
+    await page.wait_for("document.activeElement.textContent === 'Better'")
+    for answer, left in (("no", 3), ("yes", 2)):
+        await page.value("document.querySelector('[title=\"Delete “Better”\"]').focus()")
+        await page.press("Enter")
+        await page.click(f".confirm[open] [value={answer}]")
+        await page.wait_for(f"{ROWS}.length === {left} && !document.querySelector('.confirm')")
+        await page.wait_for("document.activeElement.closest('.row')")
+
+
 ROWS = "[...document.querySelectorAll('.row-open')]"
 
 

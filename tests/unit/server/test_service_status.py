@@ -37,7 +37,7 @@ class Heard(ServiceManager):
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 

@@ -45,3 +45,14 @@ def test_migrations_are_numbered_from_one_without_gaps() -> None:
     assert found
     assert [m.version for m in found] == list(range(1, len(found) + 1))
     assert all(m.sql.strip() for m in found)
+
+
+def test_columns_that_queries_have_in_common_stand_in_them_where_they_are_named() -> None:
+    text = (
+        "-- columns: pair\na,\n  b\n\n-- name: plain\nSELECT {pair} FROM t;\n"
+        "-- name: joined\nSELECT x, {m.pair}, '{other}' FROM t AS m;\n"
+    )
+    assert parse_queries(text) == {
+        "plain": "SELECT a, b FROM t",
+        "joined": "SELECT x, m.a, m.b, '{other}' FROM t AS m",
+    }

@@ -20,7 +20,7 @@ CONVERSATIONS = [f"c{number}" for number in range(12)]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
