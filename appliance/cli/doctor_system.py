@@ -173,7 +173,9 @@ def service_faults(subject: Subject) -> Iterator[Fault]:
         if state.active == "failed":
             yield Fault(name="service-failed", what=f"{unit} has failed", mend=look)
         elif state.restarting is not None:
-            yield Fault(name="service-restarting", what=f"{unit} {state.restarting}", mend=look)
+            # `reset-failed` begins the count anew, which a stop between two tries does not.
+            mend = f"{look}, and systemctl reset-failed {unit}"
+            yield Fault(name="service-restarting", what=f"{unit} {state.restarting}", mend=mend)
 
 
 def installation_faults(subject: Subject) -> Iterator[Fault]:
