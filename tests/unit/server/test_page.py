@@ -12,7 +12,7 @@ from appliance.maintenance import maintenance
 from appliance.tokens import unpack
 from tests.browser import CHROMIUM, Browser, browser
 from tests.scripted_engine import Script
-from tests.unit.server.door import Door, open_door
+from tests.unit.server.door import MODEL, Door, open_door
 from tests.unit.server.test_conversations import create
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
@@ -26,6 +26,8 @@ async def page(stored_door: Door, chromium: str) -> AsyncIterator[Browser]:
     async with browser(chromium) as opened:
         await opened.show(width=1280, height=800)
         await opened.open(stored_door.url)
+        # What it reads at first is there: no later answer makes anew what a test looks at.
+        await opened.wait_for(f"document.querySelector('#engine-text').textContent === {MODEL!r}")
         yield opened
         assert opened.problems == []
 
