@@ -20,6 +20,8 @@ from bench.survival.chats import REPLY_TOKENS, Account, Chat, Door
 
 CALM_S_MAX = 60.0
 POLL_S = 0.1
+SAID_LETTERS_MIN = 16
+"""Shorter texts (`a to`) are in the words of any log."""
 _HELD = re.compile(r"^appliance_(streams_running|journal_entries) (\S+)$", re.MULTILINE)
 
 
@@ -136,7 +138,8 @@ def told_in_logs(account: Account, folders: Iterable[Path]) -> list[str]:
         for folder in folders
         for path in folder.glob("*.log")
     }
-    said = {turn.text for chat in account.chats for turn in chat.turns if " " in turn.text}
+    texts = {turn.text for chat in account.chats for turn in chat.turns}
+    said = {text for text in texts if len(text) >= SAID_LETTERS_MIN}
     return [
         f"{path.name} holds what a user said: {text!r}"
         for path, log in logs.items()

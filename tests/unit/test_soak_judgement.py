@@ -17,8 +17,9 @@ from bench import chaos
 from bench.chaos import Chaos
 from bench.soak import Soak
 from bench.survival import chats
-from bench.survival.chats import Account, Chat, Chatter
+from bench.survival.chats import Account, Chat, Chatter, Told
 from bench.survival.faults import Kind, Victim, possible
+from bench.survival.proofs import told_in_logs
 from bench.survival.samples import PAGES, Judged, Sample, judge
 from bench.survival.units import Units
 from bench.survival.users import Traffic
@@ -211,6 +212,17 @@ async def test_a_turn_is_stuck_once_nothing_was_done_to_the_product_for_long(
     assert "stuck" in stuck
 
 
+def test_what_was_said_is_found_in_a_log_and_words_that_any_log_has_are_not(tmp_path: Path) -> None:
+    told = [Told(text=text, reply_id="r", reply="", finish_reason="stop") for text in SAID]
+    account = Account(chats=[Chat(conversation="c", turns=told)])
+    (tmp_path / "postgres.log").write_text("LOG: writes data to the disk\n")
+    assert told_in_logs(account, [tmp_path]) == []
+    (tmp_path / "server.log").write_text(f"failed on {SAID[1]}\n")
+    (found,) = told_in_logs(account, [tmp_path])
+    assert found.startswith("server.log")
+
+
+SAID = ("a to", "the weather of the northern coast")
 CUT = """
 import asyncio, random, sys
 from pathlib import Path

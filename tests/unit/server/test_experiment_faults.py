@@ -48,6 +48,9 @@ async def test_users_in_two_arms_are_counted_in_none_and_shown_everywhere(
     assert "in two arms: 10 users, whom no report counts" in await team.run(
         "experiment", "status", "ships"
     )
+    await team.run("experiment", "stop", "ships", "-m", "enough")
+    await pool.execute("DELETE FROM appliance.conversations")
+    assert "when it was ended." in await team.run("experiment", "report", "ships"), "it is kept"
 
 
 async def test_a_metric_without_data_says_so_and_an_arm_without_users_voids_the_report(
