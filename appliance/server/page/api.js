@@ -12,8 +12,13 @@ export class ApiError extends Error {
   }
 }
 
+/** The key that requests bring along; null without one. */
+export function keyNow() {
+  return sessionStorage.getItem(KEY_SLOT);
+}
+
 export function hasKey() {
-  return sessionStorage.getItem(KEY_SLOT) !== null;
+  return keyNow() !== null;
 }
 
 export function setKey(key) {

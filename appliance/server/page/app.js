@@ -250,6 +250,7 @@ function endTurn() {
 
 // ---- the beginning ----
 
+let starts = 0;
 let hasStarted = false;
 
 /** Nothing is in the way any more: what was said of it is no longer so. */
@@ -260,6 +261,7 @@ function goOn() {
 
 async function start() {
   hasStarted = true;
+  const number = ++starts;
   // Read now: a message sent while the answers below are on their way sets it too.
   const wanted = location.hash.slice(1);
   const isThrough = await guarded(async () => {
@@ -273,7 +275,7 @@ async function start() {
     show();
     return true;
   });
-  hasStarted = Boolean(isThrough);
+  if (number === starts) hasStarted = Boolean(isThrough);
 }
 
 element("open-scene").addEventListener("click", openScene);

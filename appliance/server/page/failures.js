@@ -1,6 +1,6 @@
 // What fails becomes a sentence above the messages; where a key is missing, it is asked for.
 
-import { ApiError, hasKey, setKey } from "/page/api.js";
+import { ApiError, hasKey, keyNow, setKey } from "/page/api.js";
 import { keyAsked } from "/page/questions.js";
 
 export class Failures {
@@ -19,11 +19,14 @@ export class Failures {
 
   /** Run an action; undefined where it failed. */
   async guarded(action) {
+    const key = keyNow();
     try {
       return await action();
     } catch (error) {
       if (error.name === "AbortError") return undefined;
       if (!(error instanceof ApiError)) throw error;
+      // It was sent with a key that is not the reader's any more.
+      if (error.status === 401 && key !== keyNow()) return this.guarded(action);
       if (error.status === 401) await this.askForKey(error.message);
       else this.say(error.message);
       this.handlers.onFailure();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -12,8 +13,8 @@ from appliance.maintenance import maintenance
 from appliance.tokens import unpack
 from tests.browser import CHROMIUM, Browser, browser
 from tests.scripted_engine import Script
-from tests.unit.server.door import Door, open_door
-from tests.unit.server.test_conversations import create
+from tests.unit.server.door import MODEL, Door, open_door
+from tests.unit.server.test_conversations import create, get
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
 
@@ -26,6 +27,8 @@ async def page(stored_door: Door, chromium: str) -> AsyncIterator[Browser]:
     async with browser(chromium) as opened:
         await opened.show(width=1280, height=800)
         await opened.open(stored_door.url)
+        # What it reads at first is there: no later answer makes anew what a test looks at.
+        await opened.wait_for(f"document.querySelector('#engine-text').textContent === {MODEL!r}")
         yield opened
         assert opened.problems == []
 
@@ -113,7 +116,10 @@ async def test_a_reload_in_the_middle_shows_what_was_stored(
     await page.wait_for(f"{LAST_REPLY}.length > 20")
     await page.reload()
     # The new page may ask before the server has noticed that the old one's reader is gone.
-    await stored_door.eventually(lambda: bool(stored_door.engine.cancelled))
+    path = f"/api/conversations/{await page.value('location.hash.slice(1)')}"
+    async with asyncio.timeout(60):
+        while len((await get(stored_door, path))["messages"]) < 2:
+            await asyncio.sleep(0.05)
     await page.reload()
     await page.wait_for("document.querySelectorAll('.message').length === 2")
     assert (await texts(page))[1].startswith("tok tok")
