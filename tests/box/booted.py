@@ -149,7 +149,8 @@ class Box:
         return values[name]
 
     def journal(self, *words: str) -> str:
-        """The box's journal of this boot."""
+        """The box's journal of this boot, with all that was said by now."""
+        self.run("journalctl", "--sync")
         return self.run("journalctl", "-b", "--no-pager", "-o", "cat", *words, check=False).stdout
 
     def main_pid(self, unit: str) -> int:

@@ -124,24 +124,27 @@ async def test_a_vacuum_that_waits_for_a_cursors_page_names_it_and_the_others_go
 async def test_a_session_that_ends_slowly_is_told_apart_from_one_that_cannot_be_ended(
     aged: Drill, sessions: MaintenanceSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remedies, "TERMINATE_WAIT_MS", 200)
     slow = await aged.session("slow")
     seen = await read_snapshot(target(aged).connect)
-    step = Step(
-        key=f"session:{slow.pid}",
-        kind=StepKind.END_SESSION,
-        stage=1,
-        database=None,
-        object="a session",
-        reason="",
-        statements=(remedies.end_session_seen(slow.pid, seen.taken_at, idle_too=True),),
-        pid=slow.pid,
-    )
+
+    def step(wait_ms: int) -> Step:
+        monkeypatch.setattr(remedies, "TERMINATE_WAIT_MS", wait_ms)
+        return Step(
+            key=f"session:{slow.pid}",
+            kind=StepKind.END_SESSION,
+            stage=1,
+            database=None,
+            object="a session",
+            reason="",
+            statements=(remedies.end_session_seen(slow.pid, seen.taken_at, idle_too=True),),
+            pid=slow.pid,
+        )
+
     os.kill(slow.pid, signal.SIGSTOP)
-    result = await taker(sessions).take(step, None, seen)
+    result = await taker(sessions).take(step(200), None, seen)
     os.kill(slow.pid, signal.SIGCONT)
     assert (result.state, result.fault) == (State.FAILED, RepairFault.ENDING)
-    assert (await taker(sessions).take(step, None, seen)).state is State.DONE
+    assert (await taker(sessions).take(step(60_000), None, seen)).state is State.DONE
     await aged.end_actors()
 
 
