@@ -36,7 +36,7 @@ AWAY_S = 60 if NIGHTLY else 4
 DISK = "size=768m"
 WAL_FILES_MAX = 100
 ENDED = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'appliance'
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'appliance'
 """
 
 
@@ -105,13 +105,16 @@ def out_of_connections(box: Box) -> Iterator[None]:
     """Others have taken every connection, the appliance's own included."""
 
     async def take() -> list[Connection]:
-        url, taken = socket_url(postgres_of(box)), []
-        while True:
+        url = socket_url(postgres_of(box))
+        taken = [await asyncpg.connect(url)]
+        most = int(await taken[0].fetchval("SHOW max_connections"))
+        # Until all are held: one that is being opened has no name yet, and would go on afterwards.
+        while len(taken) < most:
             try:
                 taken.append(await asyncpg.connect(url))
             except asyncpg.TooManyConnectionsError:
-                if not await taken[0].fetchval(ENDED):
-                    return taken
+                await taken[0].execute(ENDED)
+        return taken
 
     async def give_back(taken: list[Connection]) -> None:
         for connection in taken:
