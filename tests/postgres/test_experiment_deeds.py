@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from appliance.errors import Conflict, LabelProtected
 from appliance.store import pool as pools
-from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiment_records import Experiment
 from appliance.store.experiments import QUERIES, Experiments, store_end
 from appliance.store.pool import Connection, Pool
 from appliance.store.prompt_registry import PromptRegistry
+from tests.experiment_drafts import a_draft
 
 WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
 OTHER: dict[str, Any] = {"author": "bo", "message": "let us see"}
@@ -71,22 +71,7 @@ async def published(pool: Pool) -> Experiments:
     return Experiments(pool)
 
 
-DRAFT = Experiment(
-    name="ships",
-    character="ada",
-    hypothesis="h",
-    layer="ada",
-    salt="ships",
-    range_start=0.0,
-    range_end=1.0,
-    coverage=0.1,
-    excludes=(),
-    overrides={},
-    options=Options(),
-    arms=tuple(Arm(name=arm, share=0.5, version=v) for arm, v in VERSIONS.items()),
-    state="draft",
-    created_at=datetime.now(UTC),
-)
+DRAFT = a_draft(VERSIONS, coverage=0.1)
 
 
 def deeds(store: Experiments, pool: Pool) -> dict[str, Deed]:

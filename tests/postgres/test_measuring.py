@@ -20,9 +20,10 @@ from appliance.errors import ConfigError, InvalidRequest
 from appliance.experiment.measuring import NobodyYet, measure, measure_history
 from appliance.experiment.metric_files import load_metrics
 from appliance.experiment.samples import Measured
-from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiment_records import Experiment, Options
 from appliance.store.experiments import Experiments
 from appliance.store.pool import Pool
+from tests.experiment_drafts import a_draft
 
 WHO: dict[str, Any] = {"author": "ana", "message": "let us see"}
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -192,22 +193,7 @@ async def store(
 
 
 def an_experiment(overrides: dict[str, str], options: Options = OPTIONS) -> Experiment:
-    return Experiment(
-        name="ships",
-        character="ada",
-        hypothesis="h",
-        layer="ada",
-        salt="ships",
-        range_start=0.0,
-        range_end=1.0,
-        coverage=1.0,
-        excludes=(),
-        overrides=overrides,
-        options=options,
-        arms=tuple(Arm(name=arm, share=1 / 3, version=v) for arm, v in VERSIONS.items()),
-        state="draft",
-        created_at=NOW,
-    )
+    return a_draft(VERSIONS, overrides=overrides, options=options, created_at=NOW)
 
 
 Person = tuple[str, str]

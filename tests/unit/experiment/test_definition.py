@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -128,13 +129,7 @@ def other(**fields: Any) -> Experiment:
         differs_when_opened=False,
         created_at=datetime.now(UTC),
     )
-    return Experiment(
-        **{
-            **{field: getattr(made, field) for field in made.__slots__},
-            "state": "running",
-            "started_at": datetime.now(UTC),
-        }
-    )
+    return replace(made, state="running", started_at=datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -14,25 +13,16 @@ from appliance.experiment.planning import plan_experiment
 from appliance.experiment.samples import Measured, Users
 from appliance.experiment.stats.looks import Looks
 from appliance.experiment.stats.planner import Planner
-from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiment_records import Options
+from tests.experiment_drafts import a_draft
 from tests.unit.experiment.measurements import measured
 
 DAYS = 10
-DRAFT = Experiment(
-    name="ships",
-    character="ada",
-    hypothesis="h",
-    layer="ada",
-    salt="ships",
-    range_start=0.0,
+DRAFT = a_draft(
+    {"birds": "", "ships": ""},
     range_end=0.5,
     coverage=0.5,
-    excludes=(),
-    overrides={},
     options=Options(primary=("time_spent",), minimum_effect=0.1, looks="planned", days=DAYS),
-    arms=(Arm(name="birds", share=0.5, version=""), Arm(name="ships", share=0.5, version="")),
-    state="draft",
-    created_at=datetime.now(UTC),
 )
 
 

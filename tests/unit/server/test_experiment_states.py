@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ import pytest
 from appliance.cli.admin_client import Answered, ask_socket
 from appliance.server.admin import serving_admin
 from appliance.server.auth import Keys
-from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.store.experiment_records import Experiment, Options
+from tests.experiment_drafts import a_draft
 from tests.unit.server.door import open_door
 from tests.unit.server.test_conversations import create, get, send
 from tests.unit.server.test_experiments import EXPERIMENT, Team, team
@@ -41,24 +41,15 @@ class Bench:
         name, place = f"one-{self.made}", self.made
         self.made += 1
         who = {"author": "ana", "message": "let us see"}
-        experiment = Experiment(
+        experiment = a_draft(
+            dict(zip(("birds", "ships"), self.versions, strict=True)),
             name=name,
-            character="ada",
-            hypothesis="h",
-            layer="ada",
             salt=name,
             range_start=place / SLICES,
             range_end=(place + 1) / SLICES,
             coverage=0.1,
-            excludes=(),
             overrides={"local/tester": "ships"},
             options=Options(primary=("messages_sent",)),
-            arms=tuple(
-                Arm(name=arm, share=0.5, version=version)
-                for arm, version in zip(("birds", "ships"), self.versions, strict=True)
-            ),
-            state="draft",
-            created_at=datetime.now(UTC),
         )
         await self.store.create(experiment, **who)
         if state != "draft":
