@@ -1,8 +1,10 @@
 """Match and insert of one trace of chats: our prefix index, SGLang's RadixCache, vLLM's block hashing.
 
 10, 100 and 1,000 chats of 80 turns (8,000 tokens) over one system prompt go on turn by turn; pages of 16
-tokens, room for all. Every cache gets the same turns, round after round, one cache after the other.
-"Whole": ours is sent the whole prompt, as the peers are. "Known": it goes on from the turn before.
+tokens, room for all. Every cache gets the same turns, round after round, one cache after the other. Each
+turn commits the prompt once it is computed, and all when the reply is whole, as our scheduler and
+SGLang's do; SGLang is timed with one match and one insert alone, too. "Whole": ours is sent the whole
+prompt, as the peers are. "Known": it goes on from the turn before.
 The same in Rust alone: `cargo bench -p appliance-core --bench index`.
 """
 
@@ -22,7 +24,7 @@ TURNS_BEFORE = 80
 ROUNDS = {10: 4, 100: 4, 1_000: 2}
 TURNS_TIMED_MIN = 200
 """A shorter timing is mostly that of cold code, after the other caches ran."""
-PEERS = ("SGLang RadixCache", "vLLM sha256", "vLLM xxhash")
+PEERS = ("SGLang RadixCache", "SGLang match and insert", "vLLM sha256", "vLLM xxhash")
 
 
 def main() -> None:
@@ -67,11 +69,14 @@ def _measure(site: Path, chats: int, rounds: int) -> dict[str, measure.Timing]:
 
 def _caches(site: Path, pages: int) -> dict[str, Callable[[TurnTokens, PythonTokens], int]]:
     whole, known = OurIndex(pages, PAGE_SIZE), OurIndex(pages, PAGE_SIZE)
-    sglang = SglangRadix(site, pages * PAGE_SIZE)
+    sglang, alone = SglangRadix(site, pages * PAGE_SIZE), SglangRadix(site, pages * PAGE_SIZE)
     sha, xx = (VllmBlocks(site, pages, algorithm) for algorithm in ("sha256", "xxhash"))
 
     def sglang_turn(_: TurnTokens, tokens: PythonTokens) -> int:
         return sglang.turn(tokens.prompt_array, tokens.whole_array)
+
+    def sglang_alone(_: TurnTokens, tokens: PythonTokens) -> int:
+        return alone.match_and_insert(tokens.prompt_array, tokens.whole_array)
 
     def vllm(blocks: VllmBlocks) -> Callable[[TurnTokens, PythonTokens], int]:
         return lambda _, tokens: blocks.turn(tokens.prompt_list, tokens.reply_list)
@@ -79,7 +84,7 @@ def _caches(site: Path, pages: int) -> dict[str, Callable[[TurnTokens, PythonTok
     return {
         "whole": lambda turn, _: whole.whole(turn),
         "known": lambda turn, _: known.known(turn),
-        **dict(zip(PEERS, (sglang_turn, vllm(sha), vllm(xx)), strict=True)),
+        **dict(zip(PEERS, (sglang_turn, sglang_alone, vllm(sha), vllm(xx)), strict=True)),
     }
 
 

@@ -42,6 +42,8 @@ class OurIndex:
         hit = lease.hit_tokens
         # The engine reads it once a turn.
         assert lease.page_table
+        # As soon as the prompt is computed, so that others share it while the reply is made.
+        lease.commit(len(turn.prompt) // 4)
         lease.append(turn.reply)
         lease.commit(turn.tokens)
         self._nodes[turn.chat] = lease.node

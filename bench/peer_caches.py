@@ -40,21 +40,56 @@ class SglangRadix:
         self._tree = self._module.RadixCache.create_simulated(page_size=PAGE_SIZE)
         # Which slots a sequence has makes no difference to the tree: all share these.
         self._slots = torch.arange(slots, dtype=torch.int64)
+        rows = self._slots.unsqueeze(0)
+        self._tree.req_to_token_pool = SimpleNamespace(
+            req_to_token=rows, write=lambda where, slots: rows.__setitem__(where, slots)
+        )
+        self._tree.token_to_kv_pool_allocator = SimpleNamespace(
+            free_segment=lambda slots, start_pos: None
+        )
 
     def turn(self, prompt: array[int], whole: array[int]) -> int:
-        """One turn; returns the tokens found."""
-        module, tree = self._module, self._tree
-        found = tree.match_prefix(module.MatchPrefixParams(key=module.RadixKey(prompt)))
-        node = found.last_device_node
-        tree.inc_lock_ref(node)
+        """One turn as its scheduler asks for it; returns the tokens found.
+
+        A checkpoint after the prompt's prefill (`checkpoint_kv_cache`, so that others share the prompt
+        while the reply is made), and another when the reply is whole (`release_kv_cache`).
+        """
+        tree = self._tree
+        hit, node = self._matched(prompt)
+        request = SimpleNamespace(
+            extra_key=None,
+            cache_salt=None,
+            priority=None,
+            origin_input_ids=prompt,
+            full_untruncated_fill_ids=whole,
+            lock=tree.lock(node),
+            kv=SimpleNamespace(
+                req_pool_idx=0, swa_evict_floor=0, cache_inserted_len=hit, cache_protected_len=hit
+            ),
+        )
         # The page table of the request starts with these.
         tree.path_device_indices(node)
-        hit: int = found.device_prefix_len
+        tree.checkpoint(request, up_to=len(prompt))
+        tree.checkpoint(request, up_to=len(whole))
+        tree.unlock(request.lock)
+        return hit
+
+    def match_and_insert(self, prompt: array[int], whole: array[int]) -> int:
+        """A turn of one match and one insert alone, without the checkpoint after the prompt."""
+        module, tree = self._module, self._tree
+        hit, node = self._matched(prompt)
+        tree.inc_lock_ref(node)
+        tree.path_device_indices(node)
         value = self._slots[: len(whole)]
         key = module.RadixKey(whole)
         tree.insert(module.InsertParams(key=key, value=value, inserted_len=hit))
         tree.dec_lock_ref(node)
         return hit
+
+    def _matched(self, prompt: array[int]) -> tuple[int, Any]:
+        module = self._module
+        found = self._tree.match_prefix(module.MatchPrefixParams(key=module.RadixKey(prompt)))
+        return found.device_prefix_len, found.last_device_node
 
 
 class VllmBlocks:
