@@ -9,7 +9,7 @@ pub(crate) enum Level {
     Portable,
     /// AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512F.
+    /// AVX-512 F, BW and VNNI.
     Avx512,
 }
 
@@ -34,7 +34,7 @@ impl Level {
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => head_dim.is_multiple_of(16) && is_x86_feature_detected!("avx512f"),
+            Self::Avx512 => head_dim.is_multiple_of(16) && IntLevel::Vnni.fits(),
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 => false,
         }

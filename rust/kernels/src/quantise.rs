@@ -20,6 +20,7 @@ pub(crate) fn quantise(values: &[f32], numbers: &mut [i8]) -> f32 {
 }
 
 /// `quantise` with numbers of up to +-`most`.
+#[inline(always)]
 pub(crate) fn quantise_to(most: i16, values: &[f32], numbers: &mut [i16]) -> f32 {
     let scale = scale_of(values, f32::from(most));
     for (number, x) in numbers.iter_mut().zip(values) {
@@ -28,6 +29,7 @@ pub(crate) fn quantise_to(most: i16, values: &[f32], numbers: &mut [i16]) -> f32
     scale
 }
 
+#[inline(always)]
 fn scale_of(values: &[f32], most: f32) -> f32 {
     // Magnitudes are in the order of their bits; NaN comes after infinity.
     let magnitudes = values.iter().map(|x| x.to_bits() & !(1 << 31));

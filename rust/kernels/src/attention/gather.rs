@@ -3,10 +3,11 @@
 //! Owns the way from rows and positions to places in q, out and the caches; computes no attention.
 
 use super::batch::{Batch, CacheShape, Sequence};
-use super::item::Attention;
-use super::kernel::{KEYS, PANEL_VECTORS};
+use super::item::{Attention, Cache};
+use super::kernel::{self, KEYS, PANEL_VECTORS};
 use super::plan::Item;
 use super::scratch::{Found, Run, Scratch};
+use crate::quantise::quantise_to;
 use crate::simd::{LANES_MAX, Vector};
 use std::ops::Range;
 use std::ptr::with_exposed_provenance;
@@ -33,11 +34,20 @@ pub(super) unsafe fn queries<V: Vector>(attention: &Attention, item: &Item, scra
         scratch.starts[row] = batch.start(item.sequence, real) as f32;
         scratch.limits[row] = batch.limit(item.sequence, real) as f32;
     }
-    let stride = item.stride() * head_dim;
+    let has_scales = matches!(attention.tensors.cache, Cache::Int8 { .. });
+    let in_pairs = !item.by_dots && kernel::in_pairs::<V>(has_scales, head_dim);
     for (head, kv_head) in item.kv_heads.clone().enumerate() {
-        let to = &mut scratch.q[head * stride..];
+        let first = head * item.stride();
+        let to = &mut scratch.q[first * head_dim..];
         // SAFETY: as stated.
-        unsafe { head_queries::<V>(attention, item, kv_head, to) };
+        unsafe {
+            if in_pairs {
+                let scales = &mut scratch.q_scales[first..];
+                pair_queries::<V>(attention, item, kv_head, to, scales);
+            } else {
+                head_queries::<V>(attention, item, kv_head, to);
+            }
+        }
     }
 }
 
@@ -52,13 +62,8 @@ unsafe fn head_queries<V: Vector>(
     let head_dim = batch.shape.head_dim;
     let padded = rows.next_multiple_of(V::LANES);
     let scale = attention.scale;
-    // Rows that only fill up a panel repeat the last one; nothing of them is kept.
-    let row_at = |row: usize| {
-        let start = row_start(batch, item, kv_head, row.min(rows - 1));
-        let q = with_exposed_provenance::<f32>(attention.tensors.q);
-        // SAFETY: the row lies inside of q, by the checks of `Batch`.
-        unsafe { std::slice::from_raw_parts(q.add(start), head_dim) }
-    };
+    // SAFETY: as stated.
+    let row_at = |row: usize| unsafe { query(attention, item, kv_head, row) };
     if item.by_dots {
         for (row, to) in to.chunks_exact_mut(head_dim).take(rows).enumerate() {
             to.iter_mut()
@@ -81,6 +86,44 @@ unsafe fn head_queries<V: Vector>(
                 for (x, row) in line[lane..lane + V::LANES].iter_mut().zip(&from) {
                     *x = row[i] * scale;
                 }
+            }
+        }
+    }
+}
+
+/// A row's query; rows that only fill up a panel repeat the last one, nothing of them is kept.
+unsafe fn query<'a>(attention: &Attention, item: &Item, kv_head: usize, row: usize) -> &'a [f32] {
+    let row = row.min(item.rows.len() - 1);
+    let start = row_start(&attention.batch, item, kv_head, row);
+    let q = with_exposed_provenance::<f32>(attention.tensors.q);
+    // SAFETY: the row lies inside of q, by the checks of `Batch`.
+    unsafe { std::slice::from_raw_parts(q.add(start), attention.batch.shape.head_dim) }
+}
+
+/// A head's queries as int16 panels [head_dim / 2, rows of the panel, 2], each row over its own largest value.
+#[inline(always)]
+unsafe fn pair_queries<V: Vector>(
+    attention: &Attention,
+    item: &Item,
+    kv_head: usize,
+    to: &mut [f32],
+    scales: &mut [f32],
+) {
+    let head_dim = attention.batch.shape.head_dim;
+    let padded = item.rows.len().next_multiple_of(V::LANES);
+    let panel = PANEL_VECTORS * V::LANES;
+    let mut whole = [0; kernel::PAIRS_DIM_MAX];
+    let whole = &mut whole[..head_dim];
+    for first in (0..padded).step_by(panel) {
+        let width = panel.min(padded - first);
+        let to = to[first * head_dim..].as_mut_ptr().cast::<[i16; 2]>();
+        for lane in 0..width {
+            // SAFETY: as stated.
+            let from = unsafe { query(attention, item, kv_head, first + lane) };
+            scales[first + lane] = quantise_to(i16::MAX, from, whole) * attention.scale;
+            for (i, pair) in whole.as_chunks().0.iter().enumerate() {
+                // SAFETY: `to` has room for [head_dim / 2, width] pairs, half of what float32 takes.
+                unsafe { to.add(i * width + lane).write(*pair) };
             }
         }
     }

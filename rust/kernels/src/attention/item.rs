@@ -153,7 +153,7 @@ unsafe fn run_avx2(attention: &Attention, item: &Item, scratch: &mut Scratch) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
 unsafe fn run_avx512(attention: &Attention, item: &Item, scratch: &mut Scratch) {
     // SAFETY: as in `Work::run`.
     unsafe { run::<simd::x86::Avx512>(attention, item, scratch) }

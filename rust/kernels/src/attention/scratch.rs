@@ -143,6 +143,8 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub q: Values,
+    /// [ROWS_PADDED] of int16 queries.
+    pub q_scales: Values,
     pub starts: Values,
     pub limits: Values,
     scores: Values,
@@ -168,6 +170,7 @@ pub(super) struct Scratch {
 impl Scratch {
     pub const EMPTY: Self = Self {
         q: Values::EMPTY,
+        q_scales: Values::EMPTY,
         starts: Values::EMPTY,
         limits: Values::EMPTY,
         scores: Values::EMPTY,
@@ -185,6 +188,7 @@ impl Scratch {
 
     pub fn fit(&mut self, head_dim: usize) {
         self.q.fit(ROWS_PADDED * head_dim);
+        self.q_scales.fit(ROWS_PADDED);
         self.starts.fit(ROWS_PADDED);
         self.limits.fit(ROWS_PADDED);
         self.scores.fit(KEYS * ROWS_PADDED);
@@ -217,6 +221,7 @@ impl Scratch {
             next_v: v.wrapping_add(ahead),
             next: next.offsets.as_ptr(),
             fetch: true,
+            pairs: None,
             far: None,
             k_scales: self.k_scales.as_ptr(),
             v_scales: self.v_scales.as_ptr(),
@@ -288,6 +293,7 @@ impl Scratch {
             count: rows,
             fetched: 0,
             q: self.q[own * head_dim..].as_ptr(),
+            q_scales: self.q_scales[own..].as_ptr(),
             starts: self.starts[start..].as_ptr(),
             limits: self.limits[start..].as_ptr(),
             scores: self.scores.as_mut_ptr(),

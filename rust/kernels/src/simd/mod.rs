@@ -41,6 +41,9 @@ pub(crate) trait Vector: Copy {
     /// ones. Each shape of a block is unrolled code of its own.
     const BLOCKS: bool;
 
+    /// Whether products of pairs of whole numbers pay: they are twice as many an instruction as those of float32.
+    const PAIRS: bool = false;
+
     /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self;
     /// The `LANES` values at `p`.
@@ -69,6 +72,22 @@ pub(crate) trait Vector: Copy {
     unsafe fn sum(self) -> f32;
     /// The largest lane.
     unsafe fn largest(self) -> f32;
+    /// Writes the `LANES` numbers at `from` to `to`, only where `PAIRS`.
+    #[inline(always)]
+    unsafe fn widen_i8(_from: *const i8, _to: *mut i16) {
+        unreachable!("PAIRS says no")
+    }
+    /// Sums of whole numbers, in the bits of `self`: lane by lane plus the product of two numbers at `lanes`
+    /// [LANES, 2] with the two at `pair`, only where `PAIRS`. Zero is zero in either form.
+    #[inline(always)]
+    unsafe fn add_pairs(self, _lanes: *const i16, _pair: *const i16) -> Self {
+        unreachable!("PAIRS says no")
+    }
+    /// The sums of `add_pairs` as float32, only where `PAIRS`.
+    #[inline(always)]
+    unsafe fn pairs_sum(self) -> Self {
+        unreachable!("PAIRS says no")
+    }
     /// Brings the cache line at `p` near; any address will do.
     #[inline(always)]
     unsafe fn prefetch<T>(_p: *const T) {}

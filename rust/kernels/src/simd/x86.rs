@@ -126,13 +126,14 @@ impl Vector for Avx2 {
     }
 }
 
-/// Sixteen lanes; AVX-512F.
+/// Sixteen lanes; AVX-512 F, BW and VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
 impl Vector for Avx512 {
     const LANES: usize = 16;
     const BLOCKS: bool = true;
+    const PAIRS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -213,6 +214,29 @@ impl Vector for Avx512 {
     unsafe fn largest(self) -> f32 {
         // SAFETY: see the module.
         unsafe { _mm512_reduce_max_ps(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn widen_i8(from: *const i8, to: *mut i16) {
+        // SAFETY: see the module.
+        unsafe {
+            let sixteen = _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
+            _mm256_storeu_si256(to.cast(), sixteen);
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_pairs(self, lanes: *const i16, pair: *const i16) -> Self {
+        // SAFETY: see the module; `lanes` is good for 2 * LANES numbers and `pair` for two, by the caller.
+        unsafe {
+            let lanes = _mm512_loadu_si512(lanes.cast());
+            let pair = _mm512_set1_epi32(pair.cast::<i32>().read_unaligned());
+            let sums = _mm512_dpwssd_epi32(_mm512_castps_si512(self.0), lanes, pair);
+            Self(_mm512_castsi512_ps(sums))
+        }
+    }
+    #[inline(always)]
+    unsafe fn pairs_sum(self) -> Self {
+        // SAFETY: see the module.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_castps_si512(self.0)) })
     }
     #[inline(always)]
     unsafe fn prefetch<T>(p: *const T) {

@@ -49,7 +49,10 @@ unsafe fn weigh<V: Vector, const NV: usize, const NK: usize>(tile: &Tile<f32>, r
                 far.fetch::<V>(key..key + NK, tile.head_dim);
             }
             let scores = rows.scores.add(key * NV * V::LANES);
-            score::<V, NV, NK>(tile, key, rows.q, scores);
+            match tile.pairs {
+                Some(k) if V::PAIRS => score_pairs::<V, NV, NK>(tile, k, key, rows, scores),
+                _ => score::<V, NV, NK>(tile, key, rows.q, scores),
+            }
         }
         softmax::<V, NV>(tile, rows);
     }
@@ -94,6 +97,44 @@ unsafe fn score<V: Vector, const NV: usize, const NK: usize>(
         for n in 0..NK {
             for j in 0..NV {
                 acc[n][j].store(scores.add(n * width + j * V::LANES));
+            }
+        }
+    }
+}
+
+/// The same in whole numbers: K rows `k` times a panel [head_dim / 2, NV * LANES rows, 2], two products in one
+/// instruction; then the scales of both.
+#[inline(always)]
+unsafe fn score_pairs<V: Vector, const NV: usize, const NK: usize>(
+    tile: &Tile<f32>,
+    k: *const i16,
+    key: usize,
+    rows: &Rows,
+    scores: *mut f32,
+) {
+    let width = NV * V::LANES;
+    // SAFETY: the shapes above, by the caller.
+    unsafe {
+        let q = rows.q.cast::<i16>();
+        let k: [*const i16; NK] = rows_of(k, tile.offsets.add(key));
+        let mut acc = [[V::splat(0.0); NV]; NK];
+        for i in (0..tile.head_dim).step_by(2) {
+            for n in 0..NK {
+                for j in 0..NV {
+                    let lanes = q.add(i * width + 2 * j * V::LANES);
+                    acc[n][j] = acc[n][j].add_pairs(lanes, k[n].add(i));
+                }
+            }
+        }
+        let mut scales = [V::splat(0.0); NV];
+        for (j, scale) in scales.iter_mut().enumerate() {
+            *scale = V::load(rows.q_scales.add(j * V::LANES));
+        }
+        for n in 0..NK {
+            let k_scale = V::splat(*tile.k_scales.add(key + n));
+            for j in 0..NV {
+                let score = acc[n][j].pairs_sum().mul(scales[j].mul(k_scale));
+                score.store(scores.add(n * width + j * V::LANES));
             }
         }
     }

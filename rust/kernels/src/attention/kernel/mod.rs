@@ -13,7 +13,7 @@ use std::ops::Range;
 
 pub(super) use dots::dots;
 pub(super) use lanes::lanes;
-pub(super) use stored::{Space, Stored, widen};
+pub(super) use stored::{PAIRS_DIM_MAX, Space, Stored, in_pairs, widen};
 
 /// Keys of a tile: what is scored before it is mixed. A multiple of every block below and of every
 /// vector; a tile of K and one of V stay in the fast caches.
@@ -36,6 +36,8 @@ pub(super) struct Tile<E> {
     pub next: *const usize,
     /// Whether to bring what comes next near.
     pub fetch: bool,
+    /// K as whole numbers without their scales, instead of `k`.
+    pub pairs: Option<*const i16>,
     /// What to bring near instead, where this is a copy.
     pub far: Option<Far>,
     /// [KEYS] scales of the K rows; never read when the cache has none.
@@ -83,8 +85,11 @@ pub(super) struct Rows {
     pub count: usize,
     /// Keys whose successors in K were brought near before the mix, at most `keys`.
     pub fetched: usize,
-    /// Scaled queries: by lanes [head_dim, padded rows], by dots [rows, head_dim].
+    /// Scaled queries: by lanes [head_dim, padded rows], by dots [rows, head_dim]; for `Tile::pairs` int16
+    /// [head_dim / 2, padded rows, 2].
     pub q: *const f32,
+    /// [padded rows] by what int16 queries are to be multiplied.
+    pub q_scales: *const f32,
     /// [padded rows] the first position that a row sees, as float32; never falls.
     pub starts: *const f32,
     /// [padded rows] one more than the last position that a row sees, as float32; never falls.

@@ -56,10 +56,34 @@ impl Stored for i8 {
     }
 }
 
+/// The largest int16 times the largest int8, summed over so many values, is an int32.
+pub(crate) const PAIRS_DIM_MAX: usize = 512;
+
+/// Whether lanes of rows are scored in whole numbers, against int16 queries: where K is int8, which alone has
+/// scales.
+#[inline(always)]
+pub(crate) fn in_pairs<V: Vector>(scaled: bool, head_dim: usize) -> bool {
+    V::PAIRS && scaled && head_dim <= PAIRS_DIM_MAX
+}
+
+/// The `LANES` values at `p` times the scale of their row, where they have one.
+#[inline(always)]
+unsafe fn scaled<V: Vector, E: Stored>(p: *const E, scale: *const f32) -> V {
+    // SAFETY: `p` and `scale` are good, by the caller.
+    unsafe {
+        let value: V = E::load(p);
+        if E::SCALED {
+            value.mul(V::splat(*scale))
+        } else {
+            value
+        }
+    }
+}
+
 /// Room for a tile in float32.
 #[derive(Clone, Copy)]
 pub(crate) struct Space {
-    /// [KEYS, head_dim].
+    /// [KEYS, head_dim]; where `in_pairs`, int16.
     pub k: *mut f32,
     /// [KEYS, head_dim].
     pub v: *mut f32,
@@ -67,30 +91,28 @@ pub(crate) struct Space {
     pub offsets: *const usize,
 }
 
-/// Copies a tile as float32: many rows read each of its values again and again.
+/// Copies a tile as float32, or K as int16 where that is faster: many rows read each of its values again
+/// and again.
 ///
 /// # Safety
 /// The pointers of the tile and of the space are good for the shapes they state; the CPU has the
 /// instructions of `V`; `head_dim` is a multiple of `LANES`.
 #[inline(always)]
 pub(crate) unsafe fn widen<V: Vector, E: Stored>(tile: &Tile<E>, space: &Space) -> Tile<f32> {
+    let pairs = in_pairs::<V>(E::SCALED, tile.head_dim).then(|| space.k.cast::<i16>());
     for key in 0..tile.keys {
         // SAFETY: [keys] offsets, and scales where there are any, [keys, head_dim] rows, as stated.
         unsafe {
-            let from = *tile.offsets.add(key);
-            let sides = [
-                (tile.k, tile.k_scales, space.k),
-                (tile.v, tile.v_scales, space.v),
-            ];
-            for (cache, scales, to) in sides {
-                let to = to.add(key * tile.head_dim);
-                for i in (0..tile.head_dim).step_by(V::LANES) {
-                    let mut value: V = E::load(cache.add(from + i));
-                    if E::SCALED {
-                        value = value.mul(V::splat(*scales.add(key)));
-                    }
-                    value.store(to.add(i));
+            let (from, to) = (*tile.offsets.add(key), key * tile.head_dim);
+            for i in (0..tile.head_dim).step_by(V::LANES) {
+                let k = tile.k.add(from + i);
+                if let Some(pairs) = pairs {
+                    V::widen_i8(k.cast(), pairs.add(to + i));
+                } else {
+                    scaled::<V, E>(k, tile.k_scales.add(key)).store(space.k.add(to + i));
                 }
+                let v = scaled::<V, E>(tile.v.add(from + i), tile.v_scales.add(key));
+                v.store(space.v.add(to + i));
             }
         }
     }
@@ -102,6 +124,7 @@ pub(crate) unsafe fn widen<V: Vector, E: Stored>(tile: &Tile<E>, space: &Space) 
         next_v: space.v,
         next: space.offsets,
         fetch: false,
+        pairs: pairs.map(<*mut i16>::cast_const),
         far: Some(Far {
             k: tile.next_k.cast(),
             v: tile.next_v.cast(),

@@ -1,6 +1,6 @@
 //! int8 caches: what is stored, and attention over it.
 
-use super::{Case, Random, SHAPE};
+use super::{Case, Random, SHAPE, levels};
 use crate::attention::{Cache, CacheShape, NewRows, store_kv};
 use crate::quantise::quantise;
 
@@ -17,6 +17,43 @@ fn attention_over_int8_equals_the_reference_over_the_values_it_stands_for() {
             };
             let case = Case::new(head_dim as u32, &sequences, group, shape).with_int8();
             case.check(&format!("int8, head_dim {head_dim}, group {group}"));
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_of_whole_numbers_fit_and_larger_heads_do_without() {
+    for head_dim in [512, 528] {
+        let shape = CacheShape {
+            kv_heads: 1,
+            head_dim,
+            pages: 3,
+            page_size: 16,
+        };
+        let mut case = Case::new(9, &[(12, 40)], 1, shape);
+        case.q.fill(-0.01);
+        case.k.fill(1.0);
+        case.with_int8().check(&format!("head_dim {head_dim}"));
+    }
+}
+
+#[test]
+fn a_query_that_is_not_finite_spoils_its_own_row_alone() {
+    let shape = CacheShape {
+        kv_heads: 1,
+        head_dim: 64,
+        pages: 3,
+        page_size: 16,
+    };
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut case = Case::new(9, &[(12, 40)], 1, shape).with_int8();
+        case.q[5 * 64 + 3] = bad;
+        for level in levels(64) {
+            let rows = case.run(level);
+            for (row, values) in rows.chunks(64).enumerate() {
+                let finite = values.iter().all(|x| x.is_finite());
+                assert_eq!(finite, row != 5, "{level:?}, row {row}, {bad}");
+            }
         }
     }
 }
