@@ -24,8 +24,9 @@ from appliance.chat.left_behind import left_behind
 from appliance.chat.other_version import OtherVersion, same_character
 from appliance.chat.prompt_builder import BuiltPrompt, PromptBuilder
 from appliance.chat.prompt_change import Change, first_change
+from appliance.chat.scene import reason_of
 from appliance.chat.stored_paths import StoredPaths, ends_with_reply
-from appliance.errors import ContextLengthExceeded
+from appliance.errors import ContextLengthExceeded, TemplateError
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.bundle_diff import unified
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
@@ -59,8 +60,9 @@ class LiveCost:
     """What an edit does to live chats of the version before.
 
     Of `chats` the own prompts of `compared` were: `cold` of all compute `tokens` together when they move,
-    and the newest messages of `refused` do not fit any more; where not all were compared, as the others
-    are. `groups` have the version among their members, and keep it.
+    the newest messages of `refused` do not fit any more, and no prompt can be made of `failed`, of one
+    because of `failure`; where not all were compared, as the others are. `groups` have the version among
+    their members, and keep it.
     """
 
     chats: int
@@ -68,6 +70,8 @@ class LiveCost:
     cold: int
     tokens: int
     refused: int
+    failed: int
+    failure: str
     groups: int
 
 
@@ -144,16 +148,22 @@ class _Tried:
     called: set[LoreEntry] = field(default_factory=set)
     parts: set[str] = field(default_factory=set)
     too_long: list[str] = field(default_factory=list)
+    failing: list[str] = field(default_factory=list)
 
     async def with_sample(self, sample: Sample) -> None:
-        """Both prompts of one more conversation; raises ContextLengthExceeded where the plainest does not
-        fit."""
+        """Both prompts of one more conversation; raises ContextLengthExceeded or TemplateError where the
+        plainest does not fit or cannot be made."""
         try:
             first, second = [await _built(one, sample) for one in (self.old, self.new)]
         except ContextLengthExceeded:
             if not self.count:
                 raise
             self.too_long.append(sample.where)
+            return
+        except TemplateError as error:
+            if not self.count:
+                raise TemplateError(reason_of(error)) from error
+            self.failing.append(f"a prompt {sample.where} cannot be made: {reason_of(error)}")
             return
         if not self.count:
             self.tokens = (first.prompt.tokens, second.prompt.tokens)
@@ -187,6 +197,7 @@ class _Tried:
         ]
         unwritten = list(dict.fromkeys(part.name for part in parts))
         said = [f"prompts {where} do not fit" for where in dict.fromkeys(self.too_long)]
+        said += dict.fromkeys(self.failing)
         if silent:
             said.append(f"nothing that was tried calls up lore {_named(silent)}")
         if len(entries) > ENTRIES_MAX:
@@ -242,14 +253,17 @@ async def _live(
         default=DEFAULT_CHARACTER,
     )
     compared = [await _recomputed(paths, old, new, conversation) for conversation in newest]
-    costs = [cost for cost in compared if cost]
+    costs = [cost for cost in compared if isinstance(cost, int) and cost]
+    failures = [reason_of(error) for error in compared if isinstance(error, TemplateError)]
     share = held / len(compared) if compared else 0.0
     live = LiveCost(
         chats=held,
         compared=len(compared),
         cold=round(share * len(costs)),
         tokens=round(share * sum(costs)),
-        refused=round(share * compared.count(None)),
+        refused=round(share * sum(isinstance(one, ContextLengthExceeded) for one in compared)),
+        failed=round(share * len(failures)),
+        failure=failures[0] if failures else "",
         groups=await ledger.live_groups(name, since, version=version),
     )
     return live, elsewhere
@@ -257,9 +271,9 @@ async def _live(
 
 async def _recomputed(
     paths: StoredPaths, old: OtherVersion, new: OtherVersion, conversation: Conversation
-) -> int | None:
-    """How many tokens of its newest turn a chat computes again when it moves; None where they do not fit
-    any more. Frozen lore stays as it was stored."""
+) -> int | ContextLengthExceeded | TemplateError:
+    """How many tokens of its newest turn a chat computes again when it moves, or why there is no prompt.
+    Frozen lore stays as it was stored."""
     assert conversation.head_id is not None
     path = await paths.to_leaf(conversation, conversation.head_id)
     reply = path[-1] if ends_with_reply(path) else None
@@ -270,8 +284,8 @@ async def _recomputed(
         try:
             held = one.holding(conversation)
             prompts.append((await one.builder.build(held, said, speaker=speaker)).prompt)
-        except ContextLengthExceeded:
-            return None
+        except (ContextLengthExceeded, TemplateError) as error:
+            return error
     change = first_change(*prompts)
     if change is None or not change.goes_cold:
         return 0

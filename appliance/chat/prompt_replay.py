@@ -15,7 +15,7 @@ from appliance.chat.left_behind import left_behind
 from appliance.chat.other_version import OtherVersion, same_character
 from appliance.chat.prompt_builder import PromptBuilder
 from appliance.chat.stored_paths import StoredPaths
-from appliance.errors import ContextLengthExceeded
+from appliance.errors import ContextLengthExceeded, TemplateError
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import DEFAULT_CHARACTER, CharacterVersion
 from appliance.prompt.fit import LeftOut
@@ -32,7 +32,8 @@ class Tally:
     """Turns under one version, added up.
 
     `tokens` are those of prompts, `hit_tokens` of them would be found in a cache that forgets nothing;
-    `cuts` is how often the front of a history was cut, `refused` how many turns did not fit at all.
+    `cuts` is how often the front of a history was cut, `refused` how many turns did not fit at all,
+    `failed` of how many no prompt can be made.
     """
 
     turns: int = 0
@@ -40,6 +41,7 @@ class Tally:
     hit_tokens: int = 0
     cuts: int = 0
     refused: int = 0
+    failed: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -48,6 +50,7 @@ class Tally:
             hit_tokens=self.hit_tokens + other.hit_tokens,
             cuts=self.cuts + other.cuts,
             refused=self.refused + other.refused,
+            failed=self.failed + other.failed,
         )
 
 
@@ -130,9 +133,10 @@ async def _tally(
         heard = await hearing.hear(held, keeper, before, path[index].text)
         try:
             made = await hearing.answerable(held, path[:index], keeper, before, heard)
-        except ContextLengthExceeded:
+        except (ContextLengthExceeded, TemplateError) as error:
             path[index] = replace(path[index], lore=heard.user.lore)
-            total += Tally(refused=1)
+            is_made = isinstance(error, ContextLengthExceeded)
+            total += Tally(refused=1) if is_made else Tally(failed=1)
             continue
         path[index] = replace(path[index], lore=made.heard.user.lore)
         prompt, kept = made.fitted.prompt, made.fitted.messages_dropped

@@ -42,6 +42,12 @@ async def rendered_for(
         raise TemplateError("the character's template cannot be rendered") from error
 
 
+def reason_of(error: TemplateError) -> str:
+    """What `rendered_for` keeps from users: file, line, part and variable, for an operator."""
+    cause = error.__cause__
+    return cause.message if isinstance(cause, TemplateError | InvalidCard) else error.message
+
+
 async def shared_greetings(
     conversation: Conversation, cast: Cast, path: Sequence[Message]
 ) -> frozenset[str]:

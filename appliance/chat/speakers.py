@@ -8,6 +8,7 @@ what a member is told about itself (`prompt.groups`).
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,11 @@ from appliance.store.text import storable
 
 NEXT_SPEAKER = "next speaker"
 """The name of the line."""
+
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+)
+"""Thai, Lao, Burmese, Khmer, kana and Han are written without spaces between words."""
 
 
 def speaker_for(
@@ -50,15 +56,24 @@ def speaker_for(
 
 
 def _named(group: Cast, text: str) -> str | None:
-    """The member whose name stands first in a text: the whole name, else a word of it."""
-    found = []
-    for member in group.members:
-        words = [member.called, *(word for word in member.called.split() if len(word) > 2)]
-        pattern = "|".join(re.escape(word) for word in words)
-        match = re.search(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
+    """The member whose name stands first in a text: the whole name in any case, or a word of it as it is
+    written ("the" does not call The Keeper). Of names that begin alike the longer one is meant."""
+    text, found = unicodedata.normalize("NFC", text), []
+    for place, member in enumerate(group.members):
+        called = unicodedata.normalize("NFC", member.called)
+        words = [_alone(re.escape(word), word) for word in called.split() if len(word) > 2]
+        whole = _alone(f"(?i:{re.escape(called)})", called)
+        match = re.search("|".join([whole, *words]), text)
         if match is not None:
-            found.append((match.start(), member.character.id))
-    return min(found)[1] if found else None
+            found.append((match.start(), -len(match[0]), place, member.character.id))
+    return min(found)[3] if found else None
+
+
+def _alone(pattern: str, name: str) -> str:
+    """A pattern for a name that is no part of a longer word, in scripts with spaces between words."""
+    before = "" if _UNSPACED.match(name[0]) else r"(?<!\w)"
+    after = "" if _UNSPACED.match(name[-1]) else r"(?!\w)"
+    return f"{before}{pattern}{after}"
 
 
 def last_speaker(path: Sequence[Message]) -> str | None:

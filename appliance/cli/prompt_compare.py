@@ -104,6 +104,8 @@ def _told(answer: Mapping[str, Any]) -> list[str]:
         lines.append(_same(answer))
     if live["refused"]:
         lines.append(f"in {_chats(live['refused'])} the newest message does not fit any more")
+    if live["failed"]:
+        lines.append(f"of {_chats(live['failed'])} no prompt can be made: {live['failure']}")
     if live["compared"] < live["chats"]:
         lines.append(f"of live chats the newest {live['compared']} were compared")
     if live["groups"]:
@@ -157,6 +159,7 @@ def _replay_text(answer: Mapping[str, Any]) -> str:
         ("cuts", before["cuts"], after["cuts"]),
         ("predicted hits", _hits(before), _hits(after)),
         ("does not fit", before["refused"], after["refused"]),
+        ("cannot be made", before["failed"], after["failed"]),
     ]
     count = len(answer["conversations"])
     head = f"{count} conversation{'' if count == 1 else 's'} of {answer['name']}"

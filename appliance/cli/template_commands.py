@@ -111,12 +111,12 @@ def _rendered(
     return _render_own(load_template(path), data), True
 
 
-def _try_out(path: Path, data: Mapping[str, Any]) -> None:
+def _try_out(path: Path, data: Mapping[str, Any], limit: int | None = None) -> None:
     """A template may be anybody's: this process looks at none that needs too much."""
     if _is_character(path):
         try_out(read_bundle(path))
     else:
-        try_out_file(path, data)
+        try_out_file(path, data, token_limit=-1 if limit is None else limit)
 
 
 def _render_own(template: Template, data: Mapping[str, Any]) -> Rendered:
@@ -142,6 +142,8 @@ def _is_character(path: Path) -> bool:
     """A folder, or a YAML file with an `id`, which no template has."""
     if path.is_dir():
         return True
+    if _is_poet(path):
+        return False
     with suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8") as file:
         return _ID_LINE.search(file.read(FILE_BYTES_MAX)) is not None
     return False
@@ -200,7 +202,7 @@ def print_tokens(
     Returns the exit code: 2 when those that are never dropped are more than `limit`. Raises
     ContextLengthExceeded when they are not, but leave no room for the newest message.
     """
-    _try_out(path, data)
+    _try_out(path, data, limit)
     rendered, history = _rendered(path, data, limit)
     model = _model(model_folder)
     for part in rendered.before:

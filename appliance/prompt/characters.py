@@ -36,6 +36,10 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType(
     {"user": "", "persona": "", "note": "", "pinned": ()}
 )
 """What a conversation gives a template where its user has set nothing."""
+SOME_INPUTS: Mapping[str, Any] = MappingProxyType(
+    {"user": "Tom", "persona": "A sailor.", "note": "It rains.", "pinned": ("It is late.",)}
+)
+"""The same where everything is set: a template is tried with both."""
 DEFAULT_CHARACTER = "assistant"
 LOREBOOK_FILE = "lorebook.json"
 """A character's lorebook: V2's `character_book`, or V3's `lorebook_v3`."""
@@ -76,7 +80,8 @@ class CharacterVersion:
         template = template_in(bundle, character, here)
         refuse_errors(template)
         try:
-            template.render({**NO_INPUTS, **character.values()}, SAMPLE)
+            for inputs in (NO_INPUTS, SOME_INPUTS):
+                template.render({**inputs, **character.values()}, SAMPLE)
         except TemplateError as error:
             raise InvalidBundle(f"{here}: template: {error.message}") from error
         lore = Lore.of(_lorebooks(bundle), character.lore_placement)

@@ -161,7 +161,7 @@ def _told(member: CharacterVersion, beginning: Beginning, user: str) -> _Told:
             last=Expanded(text=said.post_history, is_same_for_all=True),
             is_same_for_all=True,
         )
-    texts = card_texts(member.card, macros_of(member.card, beginning, user=user))
+    texts = card_texts(member.card, macros_of(member.card, _own(member, beginning), user=user))
     return _Told(
         system=texts.system,
         examples=texts.examples,
@@ -170,12 +170,17 @@ def _told(member: CharacterVersion, beginning: Beginning, user: str) -> _Told:
     )
 
 
+def _own(member: CharacterVersion, beginning: Beginning) -> Beginning:
+    """Members draw apart, also where their cards say the same."""
+    return replace(beginning, seed=beginning.seed + member.character.id.encode())
+
+
 def _of_groups_alone(
     member: CharacterVersion, beginning: Beginning, user: str
 ) -> tuple[Expanded, ...]:
     if member.card is None:
         return ()
-    macros = macros_of(member.card, beginning, user=user)
+    macros = macros_of(member.card, _own(member, beginning), user=user)
     return tuple(
         macros.expand(text, f"group_only_greetings[{index}]")
         for index, text in enumerate(member.card.group_only_greetings)

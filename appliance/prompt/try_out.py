@@ -40,6 +40,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, bytes] = {}
     path: str | None = None
     data: dict[str, Any] = {}
+    token_limit: int = -1
+    """Of a whole-file template, which may read it."""
 
 
 def try_out(bundle: Bundle) -> None:
@@ -51,9 +53,10 @@ def try_out(bundle: Bundle) -> None:
         _in_child(Job(name=bundle.name, files=dict(bundle.files)), bundle.name)
 
 
-def try_out_file(path: Path, data: Mapping[str, Any]) -> None:
+def try_out_file(path: Path, data: Mapping[str, Any], *, token_limit: int = -1) -> None:
     """The same for a template's file, of either kind."""
-    _in_child(Job(path=str(path.absolute()), data=dict(data)), str(path))
+    job = Job(path=str(path.absolute()), data=dict(data), token_limit=token_limit)
+    _in_child(job, str(path))
 
 
 def _in_child(job: Job, named: str) -> None:
@@ -91,10 +94,14 @@ def run(job: Job) -> None:
             }
             version.render(SAMPLE, user=text, inputs=given)
         elif job.path.endswith(POET_SUFFIXES):
-            PoetTemplate.load(Path(job.path)).render(job.data)
+            PoetTemplate.load(Path(job.path)).render(job.data, token_limit=job.token_limit)
         else:
             template = load_template(Path(job.path))
-            template.render({**template.front.samples(), **job.data}, SAMPLE)
+            if job.data:
+                # Lint looks at the samples alone, too, whatever becomes of the data.
+                with suppress(ApplianceError):
+                    template.render({**template.front.samples(), **job.data}, SAMPLE)
+            template.render(template.front.samples(), SAMPLE)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context, StrictUndefined, Undefined
+from jinja2.runtime import Context, LoopContext, StrictUndefined, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
@@ -47,7 +47,7 @@ _NAME_CHARS_MAX = 64
 class Guarded(ImmutableSandboxedEnvironment):
     """The sandbox. Subclasses say how undefined variables and written values are treated."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%", "//", "/"})
+    intercepted_binops = frozenset({"+", "-", "*", "**", "%", "//", "/"})
 
     def __init__(self, *, undefined: type[Undefined] = StrictUndefined, **settings: Any) -> None:
         self.known_names: set[str] = set()
@@ -104,7 +104,10 @@ class Guarded(ImmutableSandboxedEnvironment):
         """Refuse what would make a number or a value past the limits, before it is made."""
         if operator == "%" and isinstance(left, str):
             raise SecurityError("`%` does not format texts here; write `~`")
-        if operator == "**":
+        if operator == "-":
+            # Between views of mappings it hashes to all depths.
+            weigh(left, right)
+        elif operator == "**":
             _check_bits(_bits(left) * right if isinstance(right, int) else 0)
         elif operator in ("%", "//", "/"):
             # A number of the template's own may have any length, and dividing takes its square.
@@ -128,7 +131,9 @@ class Guarded(ImmutableSandboxedEnvironment):
             texts = args[0] if args and isinstance(args[0], tuple) else args
             budget.search(__obj.__self__, texts if __obj.__name__ in _SEARCHING else ())
             budget.make(_result_chars(__obj, args))
-        elif isinstance(__obj, BuiltinMethodType | type):
+        elif isinstance(__obj, BuiltinMethodType | type) or isinstance(
+            getattr(__obj, "__self__", None), LoopContext
+        ):
             # It may look its arguments up, or compare them with what it is the method of.
             held = __obj.__self__ if isinstance(__obj, BuiltinMethodType) else None
             weigh(*args, *kwargs.values(), *((held,) if isinstance(held, list | tuple) else ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from appliance.prompt.cards.reading import read_card
 from appliance.prompt.characters import Characters, CharacterVersion
 from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.groups import Group
+from appliance.prompt.templates.lint import SAMPLE
 from appliance.store.ledger import Ledger
 from appliance.store.records import Persona, Scene
 from appliance.tokens import count, unpack
@@ -297,6 +299,43 @@ def test_names_are_text_however_they_are_spelled() -> None:
     group = Group.of([GROUP.members[0], odd])
     assert speaker_for(group, "a.* (b!", asked=None, before=None) == "odd"
     assert speaker_for(group, "axx (b", asked=None, before="odd") == "mira"
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "speaker"),
+    [
+        (["Ann", "The Dragon"], "Is the door open, Ann?", 0),
+        (["Ann", "Dr. Who"], "I wonder who did it, Ann?", 0),
+        (["Ann", "Dr. Who"], "And you, dr. who?", 1),
+        (["Ann", "The Dragon"], "Dragon, fly!", 1),
+        (["Ann Lee", "Ann Ray"], "Hi Ann Ray", 1),
+        (["Ann", "\u5c0f\u660e"], "\u5c0f\u660e\u4f60\u597d", 1),
+        (["Ann", "\u3086\u304d"], "\u306d\u3048\u3086\u304d\u3055\u3093", 1),
+        (["Ann", "Zoe\u0301"], "Hello Zo\u00e9", 1),
+        (["Ann", "Li"], "Lithium", 0),
+    ],
+)
+def test_the_member_who_is_meant_answers(names: list[str], text: str, speaker: int) -> None:
+    members = [
+        CharacterVersion.of(card_bundle(read_card(encoded(v2(name=name))), f"member-{place}"))
+        for place, name in enumerate(names)
+    ]
+    assert speaker_for(Group.of(members), text, asked=None, before=None) == f"member-{speaker}"
+
+
+def test_members_draw_apart_though_their_cards_say_the_same() -> None:
+    said = {
+        "system_prompt": "Strength {{roll:1000}}.",
+        "group_only_greetings": ["{{roll:1000}}"],
+    }
+    members = [CharacterVersion.of(card(name, name.lower(), **said)) for name in ("Ann", "Bob")]
+    group = Group.of(members)
+    texts = "".join(part.content for part in group.render(SAMPLE).parts)
+    drawn = re.findall(r"Strength (\d+)", texts)
+    assert len(drawn) == 2
+    assert drawn[0] != drawn[1]
+    first, second = (opening.text for _, opening in group.openings(SAMPLE))
+    assert first != second
 
 
 async def test_a_reply_that_said_nothing_leaves_no_line_behind(

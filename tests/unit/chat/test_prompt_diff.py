@@ -11,6 +11,7 @@ import pytest
 from appliance.chat.conversations import Conversations
 from appliance.chat.edit_samples import ENTRIES_MAX
 from appliance.chat.prompt_diff import PromptDiff, prompt_diff
+from appliance.chat.prompt_replay import prompt_replay
 from appliance.chat.turn import Turns
 from appliance.cli.prompt_compare import _diff_text
 from appliance.prompt.bundle import Bundle
@@ -218,6 +219,23 @@ async def test_live_chats_are_priced_by_their_own_prompts(
     found = await compared(turns, ada(), ada(fierce))
     assert (found.changes, found.live.cold) == ((), 1)
     assert said(found)[0].startswith("1 of 4 live chats goes cold when moved, about ")
+    # What cannot be made for one chat is counted and told, and the others are compared.
+    failing = ada(
+        TEMPLATE.replace(
+            "- {name: called,",
+            "- {name: fails, zone: persona, role: system, if: \"'pirate' in persona\", "
+            "content: \"{{ persona.split(',')[9] }}\"}\n- {name: called,",
+        )
+    )
+    found = await compared(turns, ada(), failing)
+    assert (found.live.compared, found.live.failed) == (4, 1)
+    told = [line for line in said(found) if "no prompt can be made" in line]
+    assert len(told) == 1
+    assert "of 1 live chat no prompt can be made" in told[0]
+    assert "`fails`" in told[0]
+    prompts = turns.prompts
+    replayed = await prompt_replay(prompts.paths, prompts.builder, ada(), failing, conversations=9)
+    assert (replayed.before.failed, replayed.after.failed) == (0, 1)
     # Frozen lore stays as it was stored; lore anew is another prompt for who heard of owls.
     assert await costs(ada(book=edited(0, content="Owls sleep."))) == (4, 0, 0)
     assert await costs(ada(**ANEW)) == (4, 1, 0)

@@ -131,6 +131,8 @@ P07_BOMBS = [
     "{{ (('f' * 4000000) | int(0, 16)) // (('f' * 2000000) | int(0, 16)) }}",
     "{{ 0x1" + "f" * 100_000 + " % 0x" + "f" * 60_000 + " }}",
     *(f"{NESTED}{{{{ {compared} }}}}" for compared in COMPARED),
+    TWICE + "{{ ({1: n.a}.items() - [(1, 1)]) | length }}",
+    TWICE + "{% for v in [n.c, n.d] %}{{ loop.changed(v) }}{% endfor %}",
     *(
         f"{TWICE}{{{{ {looked_up} }}}}"
         for looked_up in (

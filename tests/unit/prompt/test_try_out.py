@@ -16,6 +16,8 @@ from appliance.errors import TemplateError
 from appliance.prompt import try_out as module
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.templates import guard
+from appliance.prompt.templates.poet import PoetTemplate
+from appliance.prompt.templates.template import Template
 from appliance.prompt.try_out import Job, run, try_out, try_out_file
 from appliance.store.prompt_registry import PromptRegistry
 from tests.characters import bundle_of
@@ -58,6 +60,20 @@ def test_what_makes_a_prompt_or_is_only_wrong_passes(tmp_path: Path) -> None:
     try_out_file(path, {"text": "x"})
     try_out_file(path, {})
     try_out_file(tmp_path / "nothing.yaml", {})
+
+
+def test_the_child_renders_what_whoever_asked_renders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, own_kind = tmp_path / "a.yml.j2", tmp_path / "a.yaml"
+    whole.write_text("- name: a\n  content: {{ token_limit }}\n")
+    own_kind.write_text(PLAIN)
+    seen: list[object] = []
+    monkeypatch.setattr(PoetTemplate, "render", lambda _, __, token_limit: seen.append(token_limit))
+    monkeypatch.setattr(Template, "render", lambda _, given, __: seen.append(given["persona"]))
+    run(Job(path=str(whole), token_limit=7))
+    run(Job(path=str(own_kind), data={"persona": "A sailor."}))
+    assert seen == [7, "A sailor.", ""]
 
 
 def test_only_templates_are_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
