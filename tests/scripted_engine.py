@@ -133,6 +133,7 @@ class ScriptedEngine:
             mine.add(frame.request_id)
             run = asyncio.ensure_future(self._run(frame, self.choose(frame), writer))
             self._tasks[frame.request_id] = run
+            run.add_done_callback(lambda _: self._never_began(frame, writer))
         elif isinstance(frame, Cancel):
             self.cancelled[frame.request_id] = frame.keep_tokens
             task = self._tasks.get(frame.request_id)
@@ -145,6 +146,13 @@ class ScriptedEngine:
             assert isinstance(frame, Ask)
             values = {"running": float(self.running), "new_tokens": float(self.new_tokens)}
             writer.write(encode(Stats(request_id=frame.request_id, values=values)))
+
+    def _never_began(self, request: Generate, writer: asyncio.StreamWriter) -> None:
+        """A task that is cancelled before its first step runs nothing, not even its `finally`."""
+        if self._tasks.pop(request.request_id, None) is not None:
+            _write(
+                writer, Finished(request_id=request.request_id, reason="cancelled", new_tokens=0)
+            )
 
     async def _run(self, request: Generate, script: Script, writer: asyncio.StreamWriter) -> None:
         sent = 0

@@ -13,7 +13,18 @@ from appliance import tokens
 from appliance.errors import Conflict, EngineUnavailable
 from appliance.wire.client import EngineClient
 from appliance.wire.engines import Engines
-from appliance.wire.frames import Admitted, Done, Finished, Generate, PurgeAll, Sampling
+from appliance.wire.frames import (
+    Admitted,
+    Cancel,
+    Done,
+    Finished,
+    FrameSplitter,
+    Generate,
+    PurgeAll,
+    Sampling,
+    decode_from_engine,
+    encode,
+)
 from tests.scripted_engine import Script, ScriptedEngine
 
 CONVERSATIONS = [f"c{number}" for number in range(12)]
@@ -148,3 +159,28 @@ async def test_a_request_passes_a_full_queue_by_and_waiting_ones_are_counted_unt
         engine.script = Script(token_ids=(5,))
     await send(engines, "c1", 9)
     assert places(pair, 9) == {"c1": home}
+
+
+async def test_a_request_that_is_cancelled_before_it_begins_gets_its_end(tmp_path: Path) -> None:
+    """Of the scripted engine: both frames in one write, as from a user who leaves at once."""
+    engine = ScriptedEngine(tmp_path / "engine.sock", vocab_size=300)
+    await engine.start()
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "engine.sock")
+    asked = Generate(
+        request_id="r",
+        token_ids=tokens.pack([1, 2]),
+        stretches=[(b"n", 2)],
+        sampling=Sampling(seed=3),
+        new_tokens_max=8,
+        stop_token_ids=[],
+        closing=b"",
+    )
+    writer.write(encode(asked) + encode(Cancel(request_id="r", keep_tokens=0)))
+    splitter, ended = FrameSplitter(), False
+    async with asyncio.timeout(10):
+        while not ended:
+            for body in splitter.feed(await reader.read(65536)):
+                ended |= isinstance(decode_from_engine(body), Finished)
+    assert engine.running == engine.waiting == 0
+    writer.close()
+    await engine.stop()
