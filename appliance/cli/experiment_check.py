@@ -76,6 +76,7 @@ def _check(options: argparse.Namespace) -> None:
     if paused:
         # The pages tell of the pauses.
         looks = look_at_all(options)
+    looks = tuple(found.shown for found in looks)
     pages = draw(looks)
     publish(options, pages)
     if options.pages is not None:

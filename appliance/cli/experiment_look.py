@@ -32,14 +32,23 @@ VERSION_CHARACTERS = 12
 class Look:
     """What a look shows. Without an `analysis` there was nothing to measure, and `lacks` says why.
 
-    `shipped` is what has been served since an arm was shipped.
+    `undecided` says why guardrails may be judged by it, and nothing else. `shipped` is what has been
+    served since an arm was shipped.
     """
 
     experiment: Experiment
     subject: Subject
     analysis: Analysis | None = None
     lacks: str | None = None
+    undecided: str | None = None
     shipped: Shipped | None = None
+
+    @property
+    def shown(self) -> Look:
+        """As pages may tell it: an answer without the metrics that decide would be another answer."""
+        if self.undecided is None or self.analysis is None:
+            return self
+        return replace(self, analysis=None, lacks=self.undecided)
 
     @property
     def to_pause(self) -> tuple[tuple[str, str], ...]:
@@ -146,24 +155,27 @@ async def _look(
     from appliance.experiment.findings import Plan
     from appliance.experiment.measuring import NobodyYet, measure
 
-    if needs_deciding:
-        _refuse_lacking(experiment, metrics)
+    undecided = _undecided(experiment, metrics)
+    if needs_deciding and undecided is not None:
+        raise InvalidRequest(undecided)
     subject = _subject(experiment, events)
     try:
         found = await measure(pool, experiment, metrics)
     except NobodyYet as nothing:
         return Look(experiment=experiment, subject=subject, lacks=nothing.message)
     analysis = analyse(found, Plan.of(experiment.options))
-    return Look(experiment=experiment, subject=subject, analysis=analysis)
+    return Look(experiment=experiment, subject=subject, analysis=analysis, undecided=undecided)
 
 
-def _refuse_lacking(experiment: Experiment, metrics: Metrics) -> None:
+def _undecided(experiment: Experiment, metrics: Metrics) -> str | None:
+    """What is to be said where a metric that decides is not measured."""
     lacking = [name for name in experiment.options.primary if name not in metrics.by_name]
-    if lacking:
-        raise InvalidRequest(
-            f"{experiment.name} is decided by {', '.join(lacking)}, which the program does not measure: "
-            "say --metrics, with the folder that declares it"
-        )
+    if not lacking:
+        return None
+    return (
+        f"{experiment.name} is decided by {', '.join(lacking)}, which the program does not measure: "
+        "say --metrics, with the folder that declares it"
+    )
 
 
 def _subject(experiment: Experiment, events: tuple[ExperimentEvent, ...]) -> Subject:

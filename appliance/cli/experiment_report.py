@@ -62,7 +62,9 @@ def add_ship(kinds: Subparsers) -> None:
         "--confirm", metavar="LABEL", help="`production` again, where the label is protected"
     )
     parser.add_argument(
-        "--anyway", action="store_true", help="also an arm that is paused or harms, or is in doubt"
+        "--anyway",
+        action="store_true",
+        help="also an arm that is paused or harms, or whose split is wrong",
     )
     add_who_and_why(parser)
     add_metrics(parser)
@@ -182,7 +184,12 @@ def _cost(cost: Mapping[str, Any] | None) -> str | None:
     live = cost["live"]
     cold = [change for change in cost["changes"] if change["goes_cold"]]
     if not cold and not live["cold"]:
-        return "Shipped, no prompt that was tried begins in another way."
+        more = cost["tokens_after"] - cost["tokens_before"]
+        told = "Shipped, no prompt that was tried begins in another way"
+        if more == 0:
+            return f"{told}."
+        tokens = f"{counted(abs(more), 'token')} {'more' if more > 0 else 'fewer'}"
+        return f"{told}; each reply computes {tokens} behind the newest message."
     front = ""
     if cold:
         tokens = cost["tokens_after"] - cold[0]["position"]

@@ -99,8 +99,10 @@ def _told(error: msgspec.ValidationError) -> str:
     found = _UNKNOWN.match(str(error))
     if found is not None and found[1] == "model":
         return f"{error}: an appliance serves one model, the same in all arms"
-    if found is None or not found[0].endswith("["):
+    if found is None:
         return str(error)
+    if not found[0].endswith("["):
+        return f"{error}: the fields are {', '.join(Definition.__struct_fields__)}"
     return (
         f"{error}: an arm has a name, a version and a share; what it differs in (texts, template, lore, "
         "sampling, truncation) stands in the files of its version"

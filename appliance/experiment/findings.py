@@ -77,6 +77,12 @@ class Finding:
     guarded: Effect | None = None
 
     @property
+    def variance_cut(self) -> float | None:
+        """The share that the past takes off, where it is worth telling."""
+        kept = self.variance_kept
+        return None if kept is None or kept >= 0.995 else 1 - kept
+
+    @property
     def effect(self) -> Effect | None:
         """The change as it is told and judged."""
         return self.absolute if self.relative is None else self.relative

@@ -58,10 +58,10 @@ def _told(subject: Subject, analysis: Analysis) -> Iterator[tuple[str, str]]:
         if item.users_needed is not None:
             yield f"{item.metric.title}, {item.arm}", _users_needed(item, analysis, subject)
     kept = [
-        f"{item.metric.title} {per_cent(1 - item.variance_kept)}"
+        f"{item.metric.title} {per_cent(item.variance_cut)}"
         for result in analysis.results[:1]
         for item in result.findings
-        if item.variance_kept is not None and item.variance_kept < 0.995
+        if item.variance_cut
     ]
     yield (
         "What users did before",
@@ -84,8 +84,9 @@ def _warm_up(analysis: Analysis) -> str:
         for arm, ratio in zip(analysis.arms, analysis.warm_up_hit_ratio, strict=False)
     )
     return (
-        f"Metrics of the cache leave out each arm's first {analysis.warm_up_minutes} minutes with users, "
-        f"when nothing of a new version is cached. Found in the cache then: {found or 'not measured'}."
+        f"Metrics of the cache leave out each arm's first {hours(analysis.warm_up_minutes / 60)} "
+        "with users, when nothing of a new version is cached. Found in the cache then: "
+        f"{found or 'not measured'}."
     )
 
 

@@ -60,10 +60,14 @@ def unit_beside(unit: str) -> str:
 def hours(value: float) -> str:
     """A stretch of time, in the unit it is spoken of."""
     if value < 1:
-        return f"{value * 60:.0f} minutes"
+        return _many(f"{value * 60:.0f}", "minute")
     if value < 48:
-        return f"{value:.0f} hours"
-    return f"{value / 24:.1f} days".replace(".0 ", " ")
+        return _many(f"{value:.0f}", "hour")
+    return _many(f"{value / 24:.1f}".removesuffix(".0"), "day")
+
+
+def _many(count: str, noun: str) -> str:
+    return f"{count} {noun}{'' if count == '1' else 's'}"
 
 
 def _signed(value: float, digits: int) -> str:

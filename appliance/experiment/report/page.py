@@ -145,7 +145,7 @@ def _row(item: Finding, end: float, control: str) -> Markup:
     plot: Markup | None = None
     if item.relative is not None:
         plot = interval_plot(item.relative, end, tone, _signed_margin(item))
-    beside = [unit_beside(unit), "less what the past foretold" if item.variance_kept else ""]
+    beside = [unit_beside(unit), "less what the past foretold" if item.variance_cut else ""]
     title = together(
         item.metric.title,
         tag("span", "decides", class_="badge") if item.decides else None,

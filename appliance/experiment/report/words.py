@@ -144,12 +144,24 @@ def what_it_costs(result: ArmResult, analysis: Analysis, subject: Subject) -> An
             _way(worse, better, Group.SPEED, "slower", "faster"),
         )
         short = ", ".join(way for way in ways if way is not None).capitalize()
+        short += _not_measured(items)
         is_good = None if worse and better else bool(better)
         return Answer(short=short, told=tuple(told), is_good=is_good)
     if all(item.reading in UNJUDGED for item in items):
         is_early = any(item.reading is Reading.TOO_EARLY for item in items)
         return Answer(short="Too early to say" if is_early else "Not measured", told=tuple(told))
-    return Answer(short="No change seen", told=tuple(told))
+    return Answer(short="No change seen" + _not_measured(items), told=tuple(told))
+
+
+def _not_measured(items: list[Finding]) -> str:
+    """Which of cost and speed nothing is known of, where something is of the other."""
+    unknown = [
+        group.value
+        for group in (Group.COST, Group.SPEED)
+        if all(item.reading in UNJUDGED for item in items if item.metric.group is group)
+        and any(item.metric.group is group for item in items)
+    ]
+    return f"; {' and '.join(unknown)} not measured yet" if unknown else ""
 
 
 def _way(
@@ -167,7 +179,9 @@ def _way(
 def _of_whom(analysis: Analysis) -> str:
     told = "Of replies in chats of the experiment, from each user's first prompt that differs on"
     if analysis.warm_up_minutes:
-        told += f"; those of the cache without an arm's first {analysis.warm_up_minutes} minutes"
+        told += (
+            f"; those of the cache without an arm's first {hours(analysis.warm_up_minutes / 60)}"
+        )
     return f"{told}."
 
 

@@ -17,7 +17,7 @@ from appliance.experiment.metric import Direction, Group
 from appliance.experiment.report.document import report_text
 from appliance.experiment.report.page import report_page
 from appliance.experiment.report.subject import Subject
-from appliance.experiment.report.words import did_it_help, how_sure, what_it_costs
+from appliance.experiment.report.words import UNJUDGED, did_it_help, how_sure, what_it_costs
 from appliance.experiment.samples import Measured, Sums
 from appliance.experiment.stats.guardrail import Guard
 from appliance.experiment.stats.looks import Looks
@@ -122,6 +122,10 @@ def agree_answers(result: ArmResult, analysis: Analysis, about: Subject, end: st
             item.metric.group is group and item.reading is Reading.WORSE for item in result.findings
         )
         assert is_worse == (word in costs.short.lower()), (costs.short, group)
+        of_group = [item for item in result.findings if item.metric.group is group]
+        if of_group and all(item.reading in UNJUDGED for item in of_group):
+            assert "not measured" in costs.short.lower() or "too early" in costs.short.lower()
+            assert group.value in costs.short or costs.short in ("Not measured", "Too early to say")
     if end:
         # Nothing is waited for any more.
         waits = ("known yet", "early to say", "judged once", "to be trusted")
@@ -253,3 +257,18 @@ def test_what_a_guardrail_is_sure_of_is_what_its_metric_is_told_to_be() -> None:
             item = finding(analyse(replace(found, sums=sums), PLAN), "hit_ratio")
             if item.guard in (Guard.BREACHED, Guard.HARMED):
                 assert item.reading is Reading.WORSE
+
+
+def test_cost_that_was_not_measured_is_no_cost_without_a_change() -> None:
+    analysis = analyse(measured(), PLAN)
+    unknown = {Group.COST: Reading.NO_DATA, Group.SPEED: Reading.UNCLEAR}
+    result = replace(
+        analysis.results[0],
+        verdict=Verdict.UNCLEAR,
+        findings=tuple(
+            replace(item, reading=unknown.get(item.metric.group, item.reading))
+            for item in analysis.results[0].findings
+        ),
+    )
+    told = what_it_costs(result, analysis, subject())
+    assert told.short == "No change seen; cost not measured yet"

@@ -289,6 +289,19 @@ async def test_a_metric_of_ones_own_at_fault_is_no_reason_to_look_away(team: Tea
     assert "two is decided by own, which the program does not measure: say --metrics" in refused
     assert "nobody" in await team.run("experiment", "report", "two", "--metrics", str(own), code=2)
     assert "nobody" in await team.run("experiment", "check"), "guardrails need it not"
+    # Where it is not measured, a page has no other answer in its place.
+    pool = await connect(config.url, config)
+    await pool.execute(
+        CROWD.replace("'ships',", "'two',").replace("one of many", "another"), birds, ships
+    )
+    await pool.close()
+    checked = await team.ask("experiment", "check")
+    assert [one["arm"] for one in checked["paused"]] == ["ships"], "guardrails are judged"
+    assert checked["experiments"][0]["verdicts"] == {}
+    assert "decided by own, which" in checked["experiments"][0]["lacks"]
+    assert "decided by own, which" in await page_of(team, "")
+    checked = await team.ask("experiment", "check", "--metrics", str(own))
+    assert checked["experiments"][0]["verdicts"] == {"ships": "harms"}
 
 
 async def test_a_plan_is_made_of_what_users_did_before_anybody_is_in_it(team: Team) -> None:
