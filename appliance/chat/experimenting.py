@@ -139,6 +139,7 @@ class Experimenting:
                 f"{name} is {experiment.state}: only a draft can be started; make another of another name"
             )
         if not experiment.is_running:
+            await self._refuse_replaced(experiment)
             await self.experiments.start(
                 name,
                 coverage=coverage,
@@ -155,6 +156,25 @@ class Experimenting:
             _refuse_throwing_out(name, await self.experiments.all())
             await self.experiments.ramp(name, coverage, author=author, message=message)
         return await self._changed(name)
+
+    async def _refuse_replaced(self, experiment: Experiment) -> None:
+        """Raises Conflict for an arm that was `production` when the experiment was created and is not any
+        more, where no arm is: its users would go back to what was replaced."""
+        versions = {arm.version: arm.name for arm in experiment.arms}
+        moves = [
+            move
+            for move in await self.catalog.registry.moves(experiment.character)
+            if move.label == PRODUCTION and move.moved_at > experiment.created_at
+        ]
+        if not moves:
+            return
+        first, last = (end(moves, key=lambda move: move.moved_at) for end in (min, max))
+        replaced = versions.get(first.from_version or "")
+        if replaced is not None and last.to_version not in versions:
+            raise Conflict(
+                f"{experiment.name}: arm {replaced} was production when it was created, and production "
+                f"has moved to {last.to_version[:12]} since: make another against what everybody has now"
+            )
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
         """Open no more conversations in an arm; False when it is paused already. Raises Conflict unless

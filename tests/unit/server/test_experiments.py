@@ -68,6 +68,22 @@ async def started(team: Team) -> tuple[str, str]:
     return birds, ships
 
 
+async def test_a_draft_whose_control_was_replaced_does_not_start(team: Team) -> None:
+    birds = await team.publish("birds")
+    await team.run("prompt", "label", "ada", "production", birds, "-m", "go")
+    ships, owls = await team.publish("ships"), await team.publish("owls")
+    text = EXPERIMENT.replace("SHIPS", ships[:12])
+    await team.run("experiment", "create", team.write(text), "-m", "let us see")
+    await team.run("prompt", "label", "ada", "production", owls, "-m", "better")
+    refused = await team.run("experiment", "start", "ships", "-m", "go", code=2)
+    assert (
+        f"arm birds was production when it was created, and production has moved to {owls[:12]}"
+        in refused
+    )
+    await team.run("prompt", "label", "ada", "production", ships, "-m", "best")
+    await team.run("experiment", "start", "ships", "-m", "production is an arm")
+
+
 async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) -> None:
     door = team.door
     door.say("one", " two")
