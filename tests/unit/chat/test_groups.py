@@ -323,6 +323,12 @@ def test_the_member_who_is_meant_answers(names: list[str], text: str, speaker: i
     assert speaker_for(Group.of(members), text, asked=None, before=None) == f"member-{speaker}"
 
 
+def test_who_has_something_to_say_last_is_known() -> None:
+    """A prompt that only goes on would leave it out."""
+    known = [GROUP.says_last(one) for one in ("mira", "ben", "cat", "gone", None)]
+    assert known == [False, False, True, False, False]
+
+
 def test_members_draw_apart_though_their_cards_say_the_same() -> None:
     said = {
         "system_prompt": "Strength {{roll:1000}}.",

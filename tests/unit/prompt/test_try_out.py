@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import time
@@ -30,15 +31,20 @@ ENDLESS = (
     "m.run = lambda job: 'a' * 2_000_000 and ('a' * 2_000_000).strip('b' * 4_000_000 + 'a')\n"
     "m.main()\n"
 )
-GREEDY = ENDLESS.replace("m.run = lambda job: ", "m.run = lambda job: bytearray(1 << 31) and ")
+GREEDY = (
+    "from appliance.prompt.try_out import *\n"
+    "import appliance.prompt.try_out as m\n"
+    "m.run = lambda job: bytearray(1 << 31)\n"
+    "m.main()\n"
+)
 
 
 def own(template: str = PLAIN) -> Bundle:
     return bundle_of("assistant", template="own", templates={"own": template})
 
 
-def instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
-    """A child that runs into what no guard has seen."""
+def instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> list[int]:
+    """A child that runs into what no guard has seen; how it ended is in the list."""
     script = tmp_path / "child.py"
     script.write_text(code)
     monkeypatch.setattr(module, "__name__", "child")
@@ -47,9 +53,13 @@ def instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
 
     def started(command: list[str], **settings: Any) -> object:
         assert command == [sys.executable, "-P", "-m", "child"]
-        return real([sys.executable, str(script)], **settings)
+        done = real([sys.executable, str(script)], **settings)
+        statuses.append(done.returncode)
+        return done
 
+    statuses: list[int] = []
     monkeypatch.setattr(subprocess, "run", started)
+    return statuses
 
 
 def test_what_makes_a_prompt_or_is_only_wrong_passes(tmp_path: Path) -> None:
@@ -88,9 +98,11 @@ def test_a_call_that_nothing_interrupts_ends_the_child(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
 ) -> None:
     code = code.replace("m.main()", "m.CPU_SECONDS_MAX = 1\nm.main()")
-    instead(monkeypatch, tmp_path, code)
+    statuses = instead(monkeypatch, tmp_path, code)
     with pytest.raises(TemplateError, match=r"a\.j2: template error: trying it out took more than"):
         try_out_file(tmp_path / "a.j2", {})
+    # Ended by its own limit, not by whoever waits for it: killed, or without memory.
+    assert statuses == [1 if "bytearray" in code else -signal.SIGKILL]
 
 
 def test_a_child_tries_long_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -65,6 +66,13 @@ def test_a_macro_means(text: str, meant: str) -> None:
 def test_what_a_macro_is_replaced_with_is_never_looked_at_again() -> None:
     assert expand("<user>: {{user}}", user="{{char}} <bot>") == "{{char}} <bot>: {{char}} <bot>"
     assert macros(original="{{user}}").expand("{{original}}", "system_prompt").text == "{{user}}"
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_what_replaces_a_prompt_is_as_private_as_what_it_holds(is_same: bool) -> None:
+    held = replace(macros(), original=Expanded(text="Hello Tom.", is_same_for_all=is_same))
+    told = held.expand("{{original}} Be kind.", "system_prompt")
+    assert told == Expanded(text="Hello Tom. Be kind.", is_same_for_all=is_same)
 
 
 @pytest.mark.parametrize(
