@@ -9,7 +9,7 @@ from appliance.experiment.findings import Effect
 from appliance.experiment.report.markup import Markup, tag
 from appliance.experiment.report.numbers import change, span
 
-STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 """Where an axis may end; what reaches further is cut there, and shown with a tip."""
 
 WHOLE = 0.75
@@ -70,8 +70,8 @@ def interval_plot(effect: Effect, end: float, kind: str, margin: float | None = 
 def axis(end: float) -> Markup:
     """The numbers over a column of plots."""
     marks = [
-        tag("text", change(place), x=f"{_place(place, end):.2f}%", y="70%", text_anchor="middle")
-        for place in (-end, 0.0, end)
+        tag("text", change(place), x=f"{_place(place, end):.2f}%", y="70%", text_anchor=anchor)
+        for place, anchor in ((-end, "start"), (0.0, "middle"), (end, "end"))
     ]
     return tag("svg", *marks, class_="axis", aria_hidden="true", width="100%", height="18")
 

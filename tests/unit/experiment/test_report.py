@@ -207,6 +207,8 @@ def test_an_interval_beyond_the_axis_has_a_tip_and_no_point() -> None:
     assert "<circle" not in drawn
     assert 'class="limit"' not in drawn
     assert axis_end([]) == 0.01
+    # A large effect that stands alone is shown whole.
+    assert axis_end([Effect(change=6.5, low=3.7, high=10.4)]) == 20.0
 
 
 @pytest.fixture
