@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.config import (
+    MIB,
     Config,
     DatabaseConfig,
     EngineConfig,
@@ -20,7 +21,8 @@ from bench.survival.units import ENTRY, Unit, Units
 SERVER_WATCHDOG_S = 4.0
 ENGINE_WATCHDOG_S = 6.0
 """15 and 120 s on a box, whose steps may be long and whose cores may be busy."""
-SERVER = ServerConfig(drain_s=5, ping_interval_s=2)
+SERVER = ServerConfig(drain_s=5, ping_interval_s=2, tokenizer_memo_bytes=4 * MIB)
+"""The memo of texts is full early: what fills is no leak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
