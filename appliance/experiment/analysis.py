@@ -251,4 +251,5 @@ def _verdict(findings: list[Finding], ratio: SampleRatio, is_over: bool) -> Verd
         return Verdict.MIXED if touched else Verdict.HELPS
     if Reading.CHANGED in deciding:
         return Verdict.CHANGED
-    return Verdict.NO_DIFFERENCE if is_over else Verdict.UNCLEAR
+    is_judged = not deciding & {Reading.TOO_EARLY, Reading.NO_DATA}
+    return Verdict.NO_DIFFERENCE if is_over and is_judged else Verdict.UNCLEAR

@@ -15,6 +15,7 @@ import yaml
 from msgspec import Meta
 
 from appliance.errors import InvalidRequest
+from appliance.experiment.metric_files import UNSTORABLE
 from appliance.experiment.plain_yaml import plain_yaml
 from appliance.store.experiment_records import Arm, Experiment, Options
 
@@ -28,7 +29,6 @@ SHARES_SUM_TOLERANCE = 1e-6
 DEFINITION_BYTES_MAX = 1 << 20
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.arms\[)?")
 LIST = "index"
 """Its page is the list of all experiments."""
@@ -87,12 +87,14 @@ def read_definition(content: bytes, origin: str) -> Definition:
         )
     try:
         value = plain_yaml(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise InvalidRequest(f"{origin}: no YAML: {error}") from error
     try:
         return msgspec.convert(value, Definition)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{origin}: {_told(error)}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{origin}: a text holds half of a character") from error
 
 
 def _told(error: msgspec.ValidationError) -> str:
@@ -138,7 +140,7 @@ def _name_faults(definition: Definition) -> Iterator[str]:
         yield f"name: {LIST!r} is the page that lists all experiments: take another name"
     texts = {"hypothesis": definition.hypothesis, "salt": definition.salt or ""}
     for field, text in texts.items():
-        if _UNSTORABLE.search(text) is not None:
+        if UNSTORABLE.search(text) is not None:
             yield f"{field}: holds U+0000 or half of a character"
     if len((definition.salt or "").encode(errors="replace")) > SALT_BYTES_MAX:
         yield f"salt: is longer than {SALT_BYTES_MAX} bytes"
@@ -174,7 +176,7 @@ def _other_faults(definition: Definition, metrics: Collection[str] | None) -> It
         yield f"excludes: {definition.name!r} is this experiment itself"
     names = {arm.name for arm in definition.arms}
     for user, arm in sorted(definition.overrides.items()):
-        if not all(user.split("/", 1)) or _UNSTORABLE.search(user) is not None:
+        if not all(user.split("/", 1)) or UNSTORABLE.search(user) is not None:
             yield f"overrides: {user!r} is no tenant/user, and no tenant"
         if arm not in names:
             yield f"overrides: {user!r} is put into {arm!r}, which is no arm"

@@ -25,6 +25,8 @@ METRICS_FILE = "metrics.yaml"
 REPLIES = "replies"
 """The program's file of queries that counts the tokens of the first minutes, too."""
 
+UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+"""What no database and no page takes."""
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
 
 
@@ -43,6 +45,9 @@ class _Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def metric(self) -> Metric:
         """The metric that it declares; raises ConfigError."""
+        for field, text in (("title", self.title), ("unit", self.unit)):
+            if UNSTORABLE.search(text) is not None:
+                raise ConfigError(f"{self.name}: {field}: holds U+0000 or half of a character")
         for field, source in (("numerator", self.numerator), ("denominator", self.denominator)):
             if source is not None and _SOURCE.match(source) is None:
                 raise ConfigError(
@@ -114,7 +119,7 @@ def _read(folder: Traversable, origin: str, known: Mapping[str, str]) -> Metrics
         metrics = [one.metric() for one in declared]
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (yaml.YAMLError, UnicodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{file}: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error.message}") from error

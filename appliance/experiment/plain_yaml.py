@@ -8,8 +8,14 @@ import yaml
 
 
 def plain_yaml(text: bytes | str) -> Any:
-    """The one document of a file. Raises YAMLError with the line, ValueError, RecursionError."""
-    return yaml.load(text, _Loader)  # a SafeLoader: plain values, and no object of Python's
+    """The one document of a file. Raises YAMLError, with the line where it is known."""
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader: plain values, and no object of Python's
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deep") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What the loader makes of a tag's value: `!!int ''`, `!!timestamp x`, a day that no month has.
+        raise yaml.YAMLError(f"a value is not what it is written as ({error})") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -116,7 +116,10 @@ def how_sure(result: ArmResult, analysis: Analysis) -> Answer:
     told = (_coverage(first), behind)
     if result.verdict in DECISIVE:
         return Answer(short="Very sure" if first.p_value < VERY_SURE else "Sure", told=told)
-    if result.verdict is Verdict.NO_DIFFERENCE and _is_small(first, analysis.plan.minimum_effect):
+    smallest = analysis.plan.minimum_effect
+    if result.verdict is Verdict.NO_DIFFERENCE and all(
+        _is_small(item, smallest) for item in result.deciding
+    ):
         effect = per_cent(analysis.plan.minimum_effect)
         return Answer(short=f"Sure that it is below {effect}", told=told)
     return Answer(short="Not sure", told=told)

@@ -13,6 +13,9 @@ from scipy import special
 from appliance.experiment.stats.estimates import Estimate
 from appliance.experiment.stats.moments import Floats
 
+ROUNDING = 1e-12
+"""Of the values: a sum of ten million float64 terms is off by less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
@@ -45,8 +48,9 @@ class Contrast:
 
 def absolute(control: Estimate, treatment: Estimate, *, times: float = 1.0) -> Contrast:
     """Treatment less control, or less some times the control, in the metric's unit."""
+    before = times * control.value
     return _contrast(
-        treatment.value - times * control.value,
+        _beyond_rounding(treatment.value - before, np.abs(treatment.value) + np.abs(before)),
         (times**2 * control.variance, control.count),
         (treatment.variance, treatment.count),
     )
@@ -59,10 +63,16 @@ def logarithmic(control: Estimate, treatment: Estimate) -> Contrast:
     users do leaves the variance as it is.
     """
     return _contrast(
-        np.log(treatment.value / control.value),
+        _beyond_rounding(np.log(treatment.value / control.value), np.ones_like(control.value)),
         (control.variance / control.value**2, control.count),
         (treatment.variance / treatment.value**2, treatment.count),
     )
+
+
+def _beyond_rounding(effect: Floats, scale: Floats) -> Floats:
+    """An effect, or none where sums alone were rounded differently."""
+    found: Floats = np.where(np.abs(effect) > ROUNDING * scale, effect, 0.0)
+    return found
 
 
 def _contrast(
@@ -70,8 +80,9 @@ def _contrast(
 ) -> Contrast:
     """From the two variances of one user, and the numbers of users."""
     (variance_control, count_control), (variance_treatment, count_treatment) = control, treatment
-    of_control = variance_control / count_control
-    of_treatment = variance_treatment / count_treatment
+    # A variance that is none comes out of a difference of large sums, a little below zero at times.
+    of_control = np.maximum(variance_control, 0) / count_control
+    of_treatment = np.maximum(variance_treatment, 0) / count_treatment
     variance = of_control + of_treatment
     spread = of_control**2 / (count_control - 1) + of_treatment**2 / (count_treatment - 1)
     # Two arms without any spread: the degrees of freedom are of no account.

@@ -169,3 +169,22 @@ def test_what_gets_in_the_way_of_what_runs_is_noted(
 def test_what_cannot_be_a_name_is_not_asked_for(name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"NAME: .* is not 1 to 64 of a-z 0-9 _ -"):
         checked_name(name)
+
+
+YAML_FAULTS = [
+    "name: !!int ''",
+    "name: !!timestamp foo",
+    "name: !!bool perhaps",
+    "name: !!float ''",
+    "name: 2026-02-30",
+    "name: " + "9" * 5_000,
+    "[" * 2_000,
+    '"\\ud800": 1',
+    '{"name": "\\ud800"}',
+]
+
+
+@pytest.mark.parametrize("text", YAML_FAULTS)
+def test_what_is_no_yaml_is_told_with_the_file(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^a\.yaml: "):
+        read_definition(text.encode(), "a.yaml")

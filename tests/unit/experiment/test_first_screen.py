@@ -272,3 +272,19 @@ def test_cost_that_was_not_measured_is_no_cost_without_a_change() -> None:
     )
     told = what_it_costs(result, analysis, subject())
     assert told.short == "No change seen; cost not measured yet"
+
+
+def test_all_metrics_that_decide_are_small_or_it_is_not_said() -> None:
+    both = replace(PLAN, deciding=("messages_sent", "time_spent"))
+    analysis = analyse(measured(users=40_000, hours=400.0), both)
+    result = analysis.results[0]
+    assert result.verdict is Verdict.NO_DIFFERENCE
+    sure = how_sure(result, replace(analysis, plan=replace(both, minimum_effect=0.5)))
+    assert sure.short.startswith("Sure that it is below 50")
+    first, second = result.deciding
+    assert second.relative is not None
+    wide = replace(second, relative=replace(second.relative, low=-0.6, high=0.9))
+    others = tuple(item for item in result.findings if not item.decides)
+    spread = replace(result, findings=(first, wide, *others))
+    told = how_sure(spread, replace(analysis, plan=replace(both, minimum_effect=0.5)))
+    assert told.short == "Not sure"

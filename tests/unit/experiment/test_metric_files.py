@@ -8,6 +8,7 @@ import pytest
 
 from appliance.errors import ConfigError
 from appliance.experiment.metric_files import load_metrics
+from tests.unit.experiment.test_definition import YAML_FAULTS
 
 OWN = "- {name: %s, title: Own, unit: x, direction: up, group: quality, numerator: %s}\n"
 
@@ -42,4 +43,22 @@ def test_what_is_wrong_with_a_folder_is_told(
     for name in files:
         (tmp_path / f"{name}.sql").write_text("SELECT 1 AS person, 2 AS x")
     with pytest.raises(ConfigError, match=told):
+        load_metrics(tmp_path)
+
+
+@pytest.mark.parametrize("text", YAML_FAULTS)
+def test_what_is_no_yaml_is_told_with_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "metrics.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"metrics\.yaml: "):
+        load_metrics(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["title", "unit"])
+def test_a_text_that_no_page_takes_is_told(tmp_path: Path, field: str) -> None:
+    texts = {"title": "T", "unit": "u", field: "\\ud800"}
+    (tmp_path / "metrics.yaml").write_text(
+        f'- {{name: own, title: "{texts["title"]}", unit: "{texts["unit"]}", direction: up, '
+        "numerator: replies.sent, group: quality}\n"
+    )
+    with pytest.raises(ConfigError, match=rf"own: {field}: holds U\+0000 or half of a character"):
         load_metrics(tmp_path)

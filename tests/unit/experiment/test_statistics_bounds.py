@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.experiment.comparing import is_base_of_shares
 from appliance.experiment.samples import steps_of
-from appliance.experiment.stats.contrast import Contrast
+from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
+from appliance.experiment.stats.estimates import Estimate
 from appliance.experiment.stats.guardrail import Guard, guard
 from appliance.experiment.stats.looks import Looks, interval, p_value, reach
 from appliance.experiment.stats.multiplicity import discovery_level
@@ -245,3 +248,21 @@ def test_a_pair_without_a_reply_in_one_period_is_left_out_and_no_other_takes_its
     assert told.blocks == 4
     assert told.effect is not None
     assert told.effect.change == pytest.approx(0.25, rel=0.1)
+
+
+@pytest.mark.parametrize("scale", [absolute, logarithmic])
+def test_users_who_are_all_alike_differ_by_no_rounding(
+    scale: Callable[[Estimate, Estimate], Contrast],
+) -> None:
+    """Sums that were rounded differently leave a variance just below zero, and a last digit."""
+    count, one = np.array(900.0), np.array(3.1)
+    control = Estimate(value=one, variance=np.array(-1e-17), count=count)
+    treatment = Estimate(value=one + 4e-16 * 3, variance=np.array(-3e-18), count=count)
+    found = scale(control, treatment)
+    assert (float(found.effect), float(found.variance)) == (0.0, 0.0)
+    assert not np.isnan(found.interval(0.05)).any()
+    apart = scale(control, replace(treatment, value=np.array(3.2)))
+    low, high = apart.interval(0.05)
+    assert low > 0
+    assert high > 0
+    assert is_base_of_shares(control)
