@@ -153,13 +153,28 @@ class Experimenting:
                 raise Conflict(f"{name} runs already, with {now}")
             raise Conflict(f"{name} lets in {now} already: a ramp only adds users")
         else:
-            _refuse_throwing_out(name, await self.experiments.all())
-            await self.experiments.ramp(name, coverage, author=author, message=message)
+            await self.experiments.ramp(
+                name,
+                coverage,
+                author=author,
+                message=message,
+                check=partial(_refuse_throwing_out, name),
+            )
         return await self._changed(name)
 
     async def _refuse_replaced(self, experiment: Experiment) -> None:
-        """Raises Conflict for an arm that was `production` when the experiment was created and is not any
-        more, where no arm is: its users would go back to what was replaced."""
+        """Raises Conflict for a draft with an arm that is not `production` any more, where no arm is: its
+        users would go back to what was replaced."""
+        found = await self._replaced(experiment)
+        if found is not None:
+            raise Conflict(
+                f"{experiment.name}: arm {found[0]} was production when it was created, and production "
+                f"has moved to {found[1][:12]} since: make another against what everybody has now"
+            )
+
+    async def _replaced(self, experiment: Experiment) -> tuple[str, str] | None:
+        """The arm that was `production` when the experiment was created and the version that is now,
+        where that is no arm's."""
         versions = {arm.version: arm.name for arm in experiment.arms}
         moves = [
             move
@@ -167,14 +182,12 @@ class Experimenting:
             if move.label == PRODUCTION and move.moved_at > experiment.created_at
         ]
         if not moves:
-            return
+            return None
         first, last = (end(moves, key=lambda move: move.moved_at) for end in (min, max))
         replaced = versions.get(first.from_version or "")
-        if replaced is not None and last.to_version not in versions:
-            raise Conflict(
-                f"{experiment.name}: arm {replaced} was production when it was created, and production "
-                f"has moved to {last.to_version[:12]} since: make another against what everybody has now"
-            )
+        return (
+            None if replaced is None or last.to_version in versions else (replaced, last.to_version)
+        )
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
         """Open no more conversations in an arm; False when it is paused already. Raises Conflict unless
@@ -210,17 +223,32 @@ class Experimenting:
         )
 
     async def ship(
-        self, name: str, arm: str, *, author: str, message: str, report: str, confirmed: bool
+        self,
+        name: str,
+        arm: str,
+        *,
+        author: str,
+        message: str,
+        report: str,
+        confirmed: bool,
+        anyway: bool = False,
     ) -> Shipped:
         """Move `production` to an arm's version, with the report that says why, and end the experiment.
 
-        Raises LabelProtected unless the move of a protected label is `confirmed`, and Conflict for an
-        experiment that was never started or is shipped.
+        Raises LabelProtected unless the move of a protected label is `confirmed`, and Conflict for an arm
+        that was never compared with what is `production` by now, unless it is shipped `anyway`, and for
+        an experiment that was never started or is shipped.
         """
         experiment = await self.experiments.get(name)
         version = _known_arm(experiment, arm)
         if experiment.state not in ("running", "stopped"):
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
+        found = None if anyway else await self._replaced(experiment)
+        if found is not None:
+            raise Conflict(
+                f"production has moved to {found[1][:12]} since {name} was created, and no arm of it has "
+                f"that: shipping {arm} would take it back; --anyway ships it"
+            )
         cost = await self.cost(name, arm)
         registry = self.catalog.registry
         why: dict[str, str] = {"arm": arm, "author": author, "message": message, "report": report}

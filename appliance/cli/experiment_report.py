@@ -64,7 +64,7 @@ def add_ship(kinds: Subparsers) -> None:
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="also an arm that is paused or harms, or whose split is wrong",
+        help="also one that is paused or harms, is in doubt, or takes a later version back",
     )
     add_who_and_why(parser)
     add_metrics(parser)
@@ -115,6 +115,7 @@ def run_ship(options: argparse.Namespace) -> int:
         "arm": options.arm,
         "report": _document(_priced(options, found)),
         "confirmed": options.confirm is not None,
+        "anyway": options.anyway,
         **who_and_why(options),
     }
     answer = ask(options, "POST", address(options, "/ship"), body, timeout_s=SHIP_TIMEOUT_S)

@@ -136,6 +136,7 @@ async def _ship(request: web.Request) -> web.Response:
         message=asked.message,
         report=bytes(asked.report).decode(),
         confirmed=asked.confirmed,
+        anyway=asked.anyway,
     )
     return json_answer(
         {

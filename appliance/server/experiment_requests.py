@@ -62,6 +62,7 @@ class Ship(WhoAndWhy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arm: str
     report: msgspec.Raw
     confirmed: bool = False
+    anyway: bool = False
 
 
 PAGES = msgspec.json.Decoder(Pages)

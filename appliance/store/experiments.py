@@ -172,20 +172,22 @@ class Experiments:
         sees all experiments, and raises where this one would get in the way of another; no other is
         started meanwhile. Raises Conflict unless it is a draft."""
         deed = _Deed(name=name, kind="started", author=author, message=message)
-
-        async def operation(connection: Connection) -> bool:
-            await connection.execute(QUERIES["lock_experiments"])
-            check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
-            query = QUERIES["start_experiment"]
-            return bool(await connection.fetchval(query, name, coverage, deed.author, deed.message))
-
-        if not await self._write(deed, operation):
+        if not await self._change("start_experiment", coverage, deed, check=check):
             raise Conflict(f"{name} has been started before: only a draft can be started")
 
-    async def ramp(self, name: str, coverage: float, *, author: str, message: str) -> None:
-        """Let in a larger share of its users; raises Conflict where it is no larger, or does not run."""
+    async def ramp(
+        self,
+        name: str,
+        coverage: float,
+        *,
+        author: str,
+        message: str,
+        check: Callable[[Sequence[Experiment]], None],
+    ) -> None:
+        """Let in a larger share of its users, where `check` allows it, as for `start`; raises Conflict
+        where it is no larger, or does not run."""
         deed = _Deed(name=name, kind="ramped", author=author, message=message)
-        if not await self._change("ramp_experiment", coverage, deed):
+        if not await self._change("ramp_experiment", coverage, deed, check=check):
             raise Conflict(
                 f"{name} does not run, or lets in as many users already: a ramp only adds users, since "
                 "those who were let in have seen the difference"
@@ -216,10 +218,20 @@ class Experiments:
         if not await self._write(deed, operation):
             raise not_running(name, state)
 
-    async def _change(self, query: str, value: object, deed: _Deed) -> bool:
+    async def _change(
+        self,
+        query: str,
+        value: object,
+        deed: _Deed,
+        *,
+        check: Callable[[Sequence[Experiment]], None] | None = None,
+    ) -> bool:
         change = (deed.name, value, deed.author, deed.message)
 
         async def operation(connection: Connection) -> bool:
+            if check is not None:
+                await connection.execute(QUERIES["lock_experiments"])
+                check(read_experiments(await connection.fetch(QUERIES["experiments"], False)))
             return bool(await connection.fetchval(QUERIES[query], *change))
 
         return await self._write(deed, operation)

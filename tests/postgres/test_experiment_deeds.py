@@ -94,7 +94,7 @@ def deeds(store: Experiments, pool: Pool) -> dict[str, Deed]:
     return {
         "created": lambda **who: store.create(DRAFT, **who),
         "started": lambda **who: store.start("ships", check=lambda others: None, **who),
-        "ramped": lambda **who: store.ramp("ships", 0.5, **who),
+        "ramped": lambda **who: store.ramp("ships", 0.5, check=lambda others: None, **who),
         "paused": lambda **who: store.pause("ships", "ships", **who),
         "stopped": lambda **who: store.end("ships", "stopped", arm=None, report='{"n": 1}', **who),
         "shipped": ship,
@@ -116,6 +116,21 @@ async def test_a_deed_whose_answer_was_lost_is_done_once_and_told_as_done(
     assert [one.version for one in await store.shipped("ada")] == [VERSIONS["ships"]]
     assert await store.shipped("mara") == ()
     assert len(await PromptRegistry(pool).moves("ada")) == 2
+
+
+async def test_a_ramp_asks_while_no_other_experiment_can_start(store: Experiments) -> None:
+    await store.create(DRAFT, **WHO)
+    await store.start("ships", check=lambda others: None, **WHO)
+    seen: list[str] = []
+
+    def refuse(others: Sequence[Experiment]) -> None:
+        seen.extend(other.name for other in others)
+        raise Conflict("another leaves them out")
+
+    with pytest.raises(Conflict, match="leaves them out"):
+        await store.ramp("ships", 0.5, check=refuse, **WHO)
+    assert seen == ["ships"]
+    assert (await store.get("ships")).coverage < 0.5
 
 
 async def test_the_pause_of_one_arm_is_not_taken_for_that_of_another(

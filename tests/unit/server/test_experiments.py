@@ -84,6 +84,16 @@ async def test_a_draft_whose_control_was_replaced_does_not_start(team: Team) -> 
     await team.run("experiment", "start", "ships", "-m", "production is an arm")
 
 
+async def test_an_arm_that_takes_a_later_production_back_is_shipped_knowingly(team: Team) -> None:
+    _, ships = await started(team)
+    owls = await team.publish("owls")
+    await team.run("prompt", "label", "ada", "production", owls, "-m", "better")
+    deed = ("experiment", "ship", "ships", "ships", "-m", "they were right")
+    refused = await team.run(*deed, code=2)
+    assert f"production has moved to {owls[:12]} since ships was created" in refused
+    assert f"production -> {ships[:12]}" in await team.run(*deed, "--anyway")
+
+
 async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) -> None:
     door = team.door
     door.say("one", " two")
