@@ -23,6 +23,9 @@ from appliance.tokens import pack
 from tests.model_fixtures import tiny_model
 
 TOLERANCE = 2e-5
+PAIRS_TOLERANCE = 5e-4
+"""The kernel's, against int8 K: a query as int16 is off by 2^-16 of its largest value in each place. What is
+scored then is held to 2e-6 in tests/unit/core/test_attention_int8_window.py."""
 PAGES = 24
 CPU = torch.device("cpu")
 
@@ -86,7 +89,9 @@ def test_a_back_end_agrees_with_the_reference(
         if cache.scales is not None:
             cache.scales.copy_(scales)
         outputs.append(function(batch, cache, heads)(layer, q, k, v))
-    torch.testing.assert_close(outputs[1], outputs[0], atol=TOLERANCE, rtol=0)
+    in_pairs = backend is CpuAttention and dtype == torch.int8
+    tolerance = PAIRS_TOLERANCE if in_pairs else TOLERANCE
+    torch.testing.assert_close(outputs[1], outputs[0], atol=tolerance, rtol=0)
     assert torch.equal(caches[0].data, caches[1].data)
     before = content if dtype == torch.float32 else numbers
     assert torch.equal(caches[0].data[0], before[0]), "another layer was touched"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,15 @@ from appliance.tokens import pack
 from tests.reference import attention as reference
 
 GARBAGE = float("nan")
+DOT_ROWS = 8
+"""More rows than these to a K/V head are scored together."""
+
+
+def multiplies_pairs() -> bool:
+    """Whether this CPU has the products of pairs of whole numbers (AVX-512 VNNI)."""
+    known = Path("/proc/cpuinfo")
+    flags = set(known.read_text().split()) if known.exists() else set()
+    return {"avx512f", "avx512bw", "avx512_vnni"} <= flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +97,23 @@ class Call:
         _core.paged_attention(out.data_ptr(), self.q.data_ptr(), k, v, **arguments)
         return out
 
+    def scored_q(self) -> torch.Tensor:
+        """The queries as the kernel scores them: against int8 K many rows become int16, each over its own
+        largest value, where the CPU multiplies pairs of whole numbers."""
+        _, kv_heads, _, head_dim = self.k_cache.shape
+        fits = head_dim % 16 == 0 and head_dim <= 512
+        if self.int8 is None or not fits or not multiplies_pairs():
+            return self.q
+        rows = []
+        for q in torch.split_with_sizes(self.q, self.queries):
+            scale = q.abs().amax(-1, keepdim=True) / 32_767
+            is_few = q.shape[0] * q.shape[1] // kv_heads <= DOT_ROWS
+            rows.append(q if is_few else (q / scale).round() * scale)
+        return torch.cat(rows)
+
     def expected(self) -> torch.Tensor:
         return reference.paged_attention(
-            self.q,
+            self.scored_q(),
             self.k_cache,
             self.v_cache,
             queries=self.queries,

@@ -138,7 +138,8 @@ def test_a_character_whose_template_is_missing_or_lacks_a_value_is_refused_at_th
         load(tmp_path, x="id: x\nname: X\ntemplate: mine\n")
     # In half of the conversations it works, in the others no prompt could be made.
     works = "name: mine\ninputs:\n  persona: {default: ''}\n---\n" + (
-        "- {name: q, zone: persona, if: persona, content: \"{{ persona.split('/')[3] }}\"}\n"
+        "- {name: q, zone: persona, role: system, if: persona, "
+        "content: \"{{ persona.split('/')[3] }}\"}\n"
     )
     (tmp_path / "templates" / "mine.yaml").write_text(works + HISTORY)
     with pytest.raises(InvalidBundle, match=r"mine\.yaml, line \d+.*`q`"):
