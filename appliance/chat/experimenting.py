@@ -243,6 +243,9 @@ class Experimenting:
         version = _known_arm(experiment, arm)
         if experiment.state not in ("running", "stopped"):
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
+        shipped = experiment.arm(arm)
+        if shipped is not None and shipped.paused_at is not None and not anyway:
+            raise Conflict(f"arm {arm} of {name} is paused: --anyway ships it")
         found = None if anyway else await self._replaced(experiment)
         if found is not None:
             raise Conflict(

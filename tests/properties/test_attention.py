@@ -24,8 +24,8 @@ from tests.model_fixtures import tiny_model
 
 TOLERANCE = 2e-5
 PAIRS_TOLERANCE = 5e-4
-"""The kernel's, against int8 K: a query as int16 is off by 2^-16 of its largest value in each place. What is
-scored then is held to 2e-6 in tests/unit/core/test_attention_int8_window.py."""
+"""The kernel's, against int8 K: a query as int16 is off by 2^-16 of its largest value in each place. What
+is scored then is held to 2e-6 in tests/unit/core/test_attention_int8_window.py."""
 PAGES = 24
 CPU = torch.device("cpu")
 
