@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from appliance.cli.admin_client import ask
+from appliance.cli.admin_client import Answered, ask
 from appliance.cli.experiment_look import Look, look_at_all
 from appliance.cli.experiment_options import add_common, add_metrics
 from appliance.cli.experiment_pages import LIST_FILE, draw, publish, write
 from appliance.cli.plain_text import as_json, counted, visible
-from appliance.errors import ApplianceError, InvalidRequest
+from appliance.errors import ApplianceError, Conflict, InvalidRequest
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -91,7 +91,13 @@ def _check(options: argparse.Namespace) -> None:
 
 def _pause(options: argparse.Namespace, name: str, arm: str, why: str) -> bool:
     body = {"arm": arm, "author": AUTHOR, "message": why[:MESSAGE_CHARACTERS]}
-    answer = ask(options, "POST", f"/experiments/{quote(name, safe='')}/pause", body)
+    try:
+        answer = ask(options, "POST", f"/experiments/{quote(name, safe='')}/pause", body)
+    except Answered as error:
+        # Somebody ended it meanwhile: no reason to leave the arms of others open.
+        if error.code != Conflict.code:
+            raise
+        return False
     return bool(answer["paused"])
 
 
