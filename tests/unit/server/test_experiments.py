@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from appliance.cli.admin_client import Answered, ask_socket
 from appliance.errors import Conflict
 from appliance.prompt.bundle import Bundle
 from appliance.store.pool import Connection, connect
@@ -92,6 +94,19 @@ async def test_an_arm_that_takes_a_later_production_back_is_shipped_knowingly(te
     refused = await team.run(*deed, code=2)
     assert f"production has moved to {owls[:12]} since ships was created" in refused
     assert f"production -> {ships[:12]}" in await team.run(*deed, "--anyway")
+
+
+async def test_a_guardrail_that_paused_an_arm_meanwhile_is_not_shipped_past(team: Team) -> None:
+    """The command looked before the pause; whoever moves the label looks again."""
+    _, ships = await started(team)
+    await team.run("experiment", "pause", "ships", "ships", "-m", "it harms")
+    socket = team.door.services.config.paths.admin_socket
+    body = {"arm": "ships", "author": "tests", "message": "x", "report": {}}
+    with pytest.raises(Answered, match="arm ships of ships is paused: --anyway ships it"):
+        await asyncio.to_thread(ask_socket, socket, "POST", "/experiments/ships/ship", body)
+    body["anyway"] = True
+    told = await asyncio.to_thread(ask_socket, socket, "POST", "/experiments/ships/ship", body)
+    assert told["version"] == ships
 
 
 async def test_from_a_file_to_figures_by_arm_and_on_to_production(team: Team) -> None:
