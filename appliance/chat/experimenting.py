@@ -19,7 +19,7 @@ from appliance.chat.trials import Trials
 from appliance.errors import ApplianceError, Conflict, InvalidRequest, NotFound, StorageUnavailable
 from appliance.experiment.definition import Definition, experiment_of, faults, notes, overlaps
 from appliance.prompt.bundle import CHARACTER_FILE
-from appliance.store.experiment_records import Experiment
+from appliance.store.experiment_records import Arm, Experiment
 from appliance.store.experiments import Experiments, not_running, store_end
 from appliance.store.pool import Connection
 from appliance.store.prompt_records import PRODUCTION, LabelMove
@@ -185,9 +185,9 @@ class Experimenting:
             return None
         first, last = (end(moves, key=lambda move: move.moved_at) for end in (min, max))
         replaced = versions.get(first.from_version or "")
-        return (
-            None if replaced is None or last.to_version in versions else (replaced, last.to_version)
-        )
+        if replaced is None or last.to_version in versions:
+            return None
+        return replaced, last.to_version
 
     async def pause(self, name: str, arm: str, *, author: str, message: str) -> bool:
         """Open no more conversations in an arm; False when it is paused already. Raises Conflict unless
@@ -210,7 +210,7 @@ class Experimenting:
     async def cost(self, name: str, arm: str) -> PromptDiff | None:
         """What live chats would compute again with an arm's version; None where production is it."""
         experiment = await self.experiments.get(name)
-        version = _known_arm(experiment, arm)
+        version = _known_arm(experiment, arm).version
         now = await self.catalog.registry.resolve(experiment.character, PRODUCTION)
         if now == version:
             return None
@@ -240,11 +240,11 @@ class Experimenting:
         an experiment that was never started or is shipped.
         """
         experiment = await self.experiments.get(name)
-        version = _known_arm(experiment, arm)
+        shipped = _known_arm(experiment, arm)
+        version = shipped.version
         if experiment.state not in ("running", "stopped"):
             raise Conflict(f"{name} is {experiment.state}: only what has run is shipped")
-        shipped = experiment.arm(arm)
-        if shipped is not None and shipped.paused_at is not None and not anyway:
+        if shipped.paused_at is not None and not anyway:
             raise Conflict(f"arm {arm} of {name} is paused: --anyway ships it")
         found = None if anyway else await self._replaced(experiment)
         if found is not None:
@@ -316,10 +316,10 @@ def _refuse_throwing_out(name: str, others: Sequence[Experiment]) -> None:
             )
 
 
-def _known_arm(experiment: Experiment, name: str) -> str:
-    """The version of an arm; raises NotFound."""
+def _known_arm(experiment: Experiment, name: str) -> Arm:
+    """The arm of this name; raises NotFound."""
     arm = experiment.arm(name)
     if arm is None:
         known = ", ".join(arm.name for arm in experiment.arms)
         raise NotFound(f"{experiment.name} has no arm {name!r} (there are: {known})", param="arm")
-    return arm.version
+    return arm

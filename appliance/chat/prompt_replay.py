@@ -135,8 +135,7 @@ async def _tally(
             made = await hearing.answerable(held, path[:index], keeper, before, heard)
         except (ContextLengthExceeded, TemplateError) as error:
             path[index] = replace(path[index], lore=heard.user.lore)
-            is_made = isinstance(error, ContextLengthExceeded)
-            total += Tally(refused=1) if is_made else Tally(failed=1)
+            total += Tally(failed=1) if isinstance(error, TemplateError) else Tally(refused=1)
             continue
         path[index] = replace(path[index], lore=made.heard.user.lore)
         prompt, kept = made.fitted.prompt, made.fitted.messages_dropped

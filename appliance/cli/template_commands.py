@@ -103,8 +103,7 @@ def _rendered(
     """The parts, and whether the conversation's messages have a place of their own between them. A
     whole-file template may look at the `limit`."""
     if _is_poet(path):
-        token_limit = -1 if limit is None else limit
-        parts = PoetTemplate.load(path).render(data, token_limit=token_limit)
+        parts = PoetTemplate.load(path).render(data, token_limit=_token_limit(limit))
         return Rendered(before=parts, after=()), False
     if _is_character(path):
         return _render_version(CharacterVersion.of(read_bundle(path)), data), True
@@ -116,7 +115,12 @@ def _try_out(path: Path, data: Mapping[str, Any], limit: int | None = None) -> N
     if _is_character(path):
         try_out(read_bundle(path))
     else:
-        try_out_file(path, data, token_limit=-1 if limit is None else limit)
+        try_out_file(path, data, token_limit=_token_limit(limit))
+
+
+def _token_limit(limit: int | None) -> int:
+    """What a whole-file template is told: -1 for none."""
+    return -1 if limit is None else limit
 
 
 def _render_own(template: Template, data: Mapping[str, Any]) -> Rendered:

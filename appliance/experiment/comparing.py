@@ -70,7 +70,7 @@ class Compared:
 
 def is_base_of_shares(estimate: Estimate) -> bool:
     """Whether a value is so far above zero that a change can be told as a share of it."""
-    error = np.sqrt(np.maximum(estimate.variance, 0) / estimate.count)
+    error = np.sqrt(estimate.variance / estimate.count)
     return bool(estimate.value > RATIO_ERRORS_MIN * error)
 
 

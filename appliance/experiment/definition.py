@@ -15,9 +15,9 @@ import yaml
 from msgspec import Meta
 
 from appliance.errors import InvalidRequest
-from appliance.experiment.metric_files import UNSTORABLE
 from appliance.experiment.plain_yaml import plain_yaml
 from appliance.store.experiment_records import Arm, Experiment, Options
+from appliance.unstorable import UNSTORABLE
 
 ARMS_MAX = 16
 DAYS_MAX = 90

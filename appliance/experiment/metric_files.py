@@ -20,13 +20,12 @@ from msgspec import Meta
 from appliance.errors import ConfigError
 from appliance.experiment.metric import Direction, Group, Metric, Shape
 from appliance.experiment.plain_yaml import plain_yaml
+from appliance.unstorable import UNSTORABLE
 
 METRICS_FILE = "metrics.yaml"
 REPLIES = "replies"
 """The program's file of queries that counts the tokens of the first minutes, too."""
 
-UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-"""What no database and no page takes."""
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from appliance.errors import InvalidBundle, TemplateError
 from appliance.prompt.bundle import NAME, NAME_WORDS
-from appliance.prompt.chat_format.contents import UNSTORABLE
 from appliance.prompt.field_faults import field_fault
 from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
 from appliance.prompt.settings import (
@@ -26,6 +25,7 @@ from appliance.prompt.settings import (
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
 from appliance.prompt.templates.faults import Place
 from appliance.prompt.templates.yaml_text import Field, documents
+from appliance.unstorable import UNSTORABLE
 
 FILE_BYTES_MAX = 256 * 1024
 

@@ -80,9 +80,8 @@ def _contrast(
 ) -> Contrast:
     """From the two variances of one user, and the numbers of users."""
     (variance_control, count_control), (variance_treatment, count_treatment) = control, treatment
-    # A variance that is none comes out of a difference of large sums, a little below zero at times.
-    of_control = np.maximum(variance_control, 0) / count_control
-    of_treatment = np.maximum(variance_treatment, 0) / count_treatment
+    of_control = variance_control / count_control
+    of_treatment = variance_treatment / count_treatment
     variance = of_control + of_treatment
     spread = of_control**2 / (count_control - 1) + of_treatment**2 / (count_treatment - 1)
     # Two arms without any spread: the degrees of freedom are of no account.

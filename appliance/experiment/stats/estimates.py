@@ -34,7 +34,7 @@ def raw_estimate(arm: Moments) -> Estimate:
     gradient = _gradient(arm.mean[..., now])
     return Estimate(
         value=arm.mean[..., 0] / arm.mean[..., 1],
-        variance=_form(gradient, arm.cov[..., now, now], gradient),
+        variance=_variance(gradient, arm.cov[..., now, now]),
         count=arm.count,
     )
 
@@ -74,7 +74,7 @@ def _adjusted(arm: Moments, coefficient: Floats, usual: Floats) -> Estimate:
     value = arm.mean[..., 0] / arm.mean[..., 1]
     return Estimate(
         value=value - coefficient * (past[..., 0] / past[..., 1] - usual),
-        variance=_form(gradient, arm.cov, gradient),
+        variance=_variance(gradient, arm.cov),
         count=arm.count,
     )
 
@@ -91,6 +91,12 @@ def _gradient(mean: Floats) -> Floats:
     """Of numerator / denominator, at their means (..., 2)."""
     numerator, denominator = mean[..., 0], mean[..., 1]
     return np.stack([1 / denominator, -numerator / denominator**2], axis=-1)
+
+
+def _variance(gradient: Floats, cov: Floats) -> Floats:
+    """By the delta method. One that is none is a difference of large sums, at times just below zero."""
+    found: Floats = np.maximum(_form(gradient, cov, gradient), 0.0)
+    return found
 
 
 def _form(left: Floats, matrix: Floats, right: Floats) -> Floats:

@@ -15,9 +15,9 @@ from typing import Any
 from appliance.errors import InvalidCard, InvalidRequest
 from appliance.prompt.cards.card import Card, Version
 from appliance.prompt.cards.json_document import parse_document
-from appliance.prompt.chat_format.contents import UNSTORABLE
 from appliance.prompt.lore.lorebook import Lorebook, read_lorebook
 from appliance.prompt.lore.placement import DEFAULT_PLACEMENT, Placement
+from appliance.unstorable import UNSTORABLE
 
 NAME_CHARS_MAX = 128
 TEXT_CHARS_MAX = 256 * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,9 +11,6 @@ from appliance._core import ContentRefused, Tokenizer
 from appliance.errors import InvalidRequest
 from appliance.prompt.messages import PromptMessage
 from appliance.tokens import TokenIds
-
-UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-"""U+0000 and halves of characters: no database and no encoding holds them."""
 
 Columns: TypeAlias = tuple[list[str], list[str], list[TokenIds | None], list[bytes]]
 """Messages as `_core.ChatPieces` takes them: roles, contents, stored ids, namespaces."""

@@ -23,6 +23,20 @@ def multiplies_pairs() -> bool:
     return {"avx512f", "avx512bw", "avx512_vnni"} <= flags
 
 
+def scored_against_int8(q: torch.Tensor, queries: list[int], kv_heads: int) -> torch.Tensor:
+    """Queries [tokens, heads, head_dim] as the kernel scores them: many rows become int16, each over its
+    own largest value, where the CPU multiplies pairs of whole numbers."""
+    head_dim = q.shape[-1]
+    if head_dim % 16 or head_dim > 512 or not multiplies_pairs():
+        return q
+    rows = []
+    for own in torch.split_with_sizes(q, queries):
+        scale = own.abs().amax(-1, keepdim=True) / 32_767
+        is_few = own.shape[0] * own.shape[1] // kv_heads <= DOT_ROWS
+        rows.append(own if is_few else (own / scale).round() * scale)
+    return torch.cat(rows)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A ragged batch over caches whose unused rows hold NaN."""
@@ -97,23 +111,11 @@ class Call:
         _core.paged_attention(out.data_ptr(), self.q.data_ptr(), k, v, **arguments)
         return out
 
-    def scored_q(self) -> torch.Tensor:
-        """The queries as the kernel scores them: against int8 K many rows become int16, each over its own
-        largest value, where the CPU multiplies pairs of whole numbers."""
-        _, kv_heads, _, head_dim = self.k_cache.shape
-        fits = head_dim % 16 == 0 and head_dim <= 512
-        if self.int8 is None or not fits or not multiplies_pairs():
-            return self.q
-        rows = []
-        for q in torch.split_with_sizes(self.q, self.queries):
-            scale = q.abs().amax(-1, keepdim=True) / 32_767
-            is_few = q.shape[0] * q.shape[1] // kv_heads <= DOT_ROWS
-            rows.append(q if is_few else (q / scale).round() * scale)
-        return torch.cat(rows)
-
     def expected(self) -> torch.Tensor:
+        kv_heads = self.k_cache.shape[1]
+        q = self.q if self.int8 is None else scored_against_int8(self.q, self.queries, kv_heads)
         return reference.paged_attention(
-            self.scored_q(),
+            q,
             self.k_cache,
             self.v_cache,
             queries=self.queries,

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from appliance.experiment.comparing import is_base_of_shares
 from appliance.experiment.samples import steps_of
 from appliance.experiment.stats.contrast import Contrast, absolute, logarithmic
-from appliance.experiment.stats.estimates import Estimate
+from appliance.experiment.stats.estimates import Estimate, raw_estimate
 from appliance.experiment.stats.guardrail import Guard, guard
 from appliance.experiment.stats.looks import Looks, interval, p_value, reach
+from appliance.experiment.stats.moments import Moments
 from appliance.experiment.stats.multiplicity import discovery_level
 from appliance.experiment.stats.planner import Planner
 from appliance.experiment.stats.quantile import quantile_estimate
@@ -255,9 +256,12 @@ def test_users_who_are_all_alike_differ_by_no_rounding(
     scale: Callable[[Estimate, Estimate], Contrast],
 ) -> None:
     """Sums that were rounded differently leave a variance just below zero, and a last digit."""
-    count, one = np.array(900.0), np.array(3.1)
-    control = Estimate(value=one, variance=np.array(-1e-17), count=count)
-    treatment = Estimate(value=one + 4e-16 * 3, variance=np.array(-3e-18), count=count)
+
+    def arm(value: float, variance: float) -> Estimate:
+        cov = np.array([[variance, 0.0], [0.0, 0.0]])
+        return raw_estimate(Moments(count=np.array(900.0), mean=np.array([value, 1.0]), cov=cov))
+
+    control, treatment = arm(3.1, -1e-17), arm(3.1 + 4e-16 * 3, -3e-18)
     found = scale(control, treatment)
     assert (float(found.effect), float(found.variance)) == (0.0, 0.0)
     assert not np.isnan(found.interval(0.05)).any()
