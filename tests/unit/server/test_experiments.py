@@ -101,7 +101,7 @@ async def test_a_guardrail_that_paused_an_arm_meanwhile_is_not_shipped_past(team
     _, ships = await started(team)
     await team.run("experiment", "pause", "ships", "ships", "-m", "it harms")
     socket = team.door.services.config.paths.admin_socket
-    body = {"arm": "ships", "author": "tests", "message": "x", "report": {}}
+    body: dict[str, object] = {"arm": "ships", "author": "tests", "message": "x", "report": {}}
     with pytest.raises(Answered, match="arm ships of ships is paused: --anyway ships it"):
         await asyncio.to_thread(ask_socket, socket, "POST", "/experiments/ships/ship", body)
     body["anyway"] = True
