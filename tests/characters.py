@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import yaml
 
 from appliance.prompt.bundle import CHARACTER_FILE, Bundle
+from appliance.prompt.bundle_writing import Writing, plan_writing, write
 from appliance.prompt.characters import LOREBOOK_FILE, Characters, CharacterVersion
 
 
@@ -28,3 +30,10 @@ def with_lore(bundle: Bundle, lorebook: Mapping[str, object]) -> Bundle:
 def characters_of(*bundles: Bundle) -> Characters:
     """All of them at once."""
     return Characters.of(CharacterVersion.of(bundle) for bundle in bundles)
+
+
+def written(folder: Path, bundle: Bundle, *versions: Bundle) -> Writing:
+    """Write a bundle, whatever was edited; `versions` are what was published."""
+    writing = plan_writing(folder, bundle, versions)
+    write(writing)
+    return writing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--config", type=Path, default=None, help="the TOML file of `serve`")
     place.add_argument("--data-dir", type=Path, default=None, help="the data folder of a demo")
+
+
+def place_words(options: argparse.Namespace) -> str:
+    """The options of `add_place` as they were given, for a command that is printed to be typed next."""
+    given = (("--config", options.config), ("--data-dir", options.data_dir))
+    return "".join(f" {name} {shlex.quote(str(path))}" for name, path in given if path is not None)
 
 
 def ask(

@@ -8,15 +8,18 @@ from __future__ import annotations
 import argparse
 import getpass
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
-from appliance.cli.admin_client import add_place, ask
+from appliance.cli.admin_client import add_place, ask, place_words
 from appliance.cli.plain_text import as_json, visible, when
 from appliance.cli.prompt_references import read_path, sent_bundle
 from appliance.errors import ConfigError, InvalidRequest
+
+if TYPE_CHECKING:
+    from appliance.prompt.bundle import Bundle
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -46,6 +49,9 @@ def add_export(kinds: Subparsers) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument(
         "names", nargs="*", metavar="NAME[@VERSION]", help="which (default: all at production)"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="write over edits that were never published, too"
     )
     _add_common(parser)
 
@@ -82,38 +88,58 @@ def add_history(kinds: Subparsers) -> None:
 def run_publish(options: argparse.Namespace) -> int:
     """Publish one; returns the exit code."""
     answer = ask(options, "POST", "/prompts", _published(options, read_path(options.path)))
-    print(as_json(answer) if options.json else _said_of(answer))
+    print(as_json(answer) if options.json else _said_of(answer, options))
     return 0
 
 
 def run_import(options: argparse.Namespace) -> int:
     """Publish all of a folder, once all of it could be read; returns the exit code."""
     from appliance.prompt.bundle_folder import read_bundles
+    from appliance.prompt.path_kind import PathKind, no_characters, path_kind
 
+    kind = path_kind(options.folder)
+    if kind is not PathKind.FOLDER:
+        raise ConfigError(
+            f"{options.folder}: {kind.value}; a folder of characters is expected (one is published by: "
+            "appliance prompt publish)"
+        )
     bundles = [bundle for _, bundle in read_bundles(options.folder)]
     if not bundles:
-        raise ConfigError(f"{options.folder}: there are no characters")
+        raise no_characters(options.folder)
     answers = [ask(options, "POST", "/prompts", _published(options, bundle)) for bundle in bundles]
-    print(as_json(answers) if options.json else "\n".join(map(_said_of, answers)))
+    if options.json:
+        print(as_json(answers))
+    else:
+        for answer in answers:
+            print(_said_of(answer, options))
     return 0
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Write versions to a folder; returns the exit code."""
-    from appliance.prompt.bundle import Bundle
-    from appliance.prompt.bundle_folder import write_bundle
+    """Write versions to a folder, once it is known that nothing is lost; returns the exit code."""
+    from appliance.prompt.bundle_writing import plan_writing, write
 
     names = options.names or ask(options, "GET", "/prompts")["served"]
-    written = []
+    planned = []
     for text in names:
         name, _, at = text.partition("@")
-        path = f"/prompts/{quote(name, safe='')}/versions/{quote(at or 'production', safe='')}"
-        answer = ask(options, "GET", path)
-        files = {path: b64decode(content) for path, content in answer["files"].items()}
-        place = write_bundle(options.folder, Bundle(name=answer["name"], files=files))
-        written.append({"name": name, "version": answer["version"], "path": str(place)})
-    lines = [f"{one['name']} {_short(one['version'])} -> {one['path']}" for one in written]
-    print(as_json(written) if options.json else "\n".join(lines))
+        bundle = _version(options, name, at or "production")
+        planned.append((bundle, plan_writing(options.folder, bundle, _versions(options, name))))
+    edited = [str(path) for _, writing in planned for path in writing.edited]
+    if edited and not options.overwrite:
+        raise ConfigError(
+            f"{', '.join(edited)}: what stands there was never published and would be lost: publish it "
+            "first (appliance prompt publish), or say --overwrite; nothing is written"
+        )
+    told, lines = [], []
+    for bundle, writing in planned:
+        write(writing)
+        stay = [str(path) for path in writing.unknown]
+        place = str(writing.place)
+        told.append({"name": bundle.name, "version": bundle.version, "path": place, "stay": stay})
+        lines.append(f"{bundle.name} {_short(bundle.version)} -> {place}")
+        lines += [f"{path} stays: no version has it" for path in stay]
+    print(as_json(told) if options.json else "\n".join(lines))
     return 0
 
 
@@ -149,6 +175,20 @@ def run_history(options: argparse.Namespace) -> int:
     return 0
 
 
+def _versions(options: argparse.Namespace, name: str) -> Iterator[Bundle]:
+    """All versions of a character, the newest first, each asked for when it is needed."""
+    for one in ask(options, "GET", f"/prompts/{quote(name, safe='')}")["versions"]:
+        yield _version(options, name, one["version"])
+
+
+def _version(options: argparse.Namespace, name: str, at: str) -> Bundle:
+    from appliance.prompt.bundle import Bundle
+
+    answer = ask(options, "GET", f"/prompts/{quote(name, safe='')}/versions/{quote(at, safe='')}")
+    files = {path: b64decode(content) for path, content in answer["files"].items()}
+    return Bundle(name=answer["name"], files=files)
+
+
 def _add_who_and_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--message", required=True, help="why; kept in the history")
     parser.add_argument("--author", default=None, help="who (default: your user name)")
@@ -164,7 +204,7 @@ def _who_and_why(options: argparse.Namespace) -> dict[str, str]:
     return {"author": author, "message": options.message}
 
 
-def _published(options: argparse.Namespace, bundle: Any) -> dict[str, Any]:
+def _published(options: argparse.Namespace, bundle: Bundle) -> dict[str, Any]:
     return {"bundle": sent_bundle(bundle), **_who_and_why(options)}
 
 
@@ -172,13 +212,17 @@ def _short(version: str | None) -> str:
     return "nowhere" if version is None else version[:VERSION_CHARACTERS]
 
 
-def _said_of(answer: Mapping[str, Any]) -> str:
+def _said_of(answer: Mapping[str, Any], options: argparse.Namespace) -> str:
+    """What became of a version, and the command that gives it to chats."""
     name, version = answer["name"], _short(answer["version"])
     if not answer["is_new"]:
         return f"{name} {version}: the same content is published already"
+    labels = ask(options, "GET", f"/prompts/{quote(name, safe='')}")["labels"]
+    is_protected = any(one["label"] == "production" and one["protected"] for one in labels)
+    confirm = " --confirm production" if is_protected else ""
     return (
         f"{name} {version}: published; no chat has it before a label does: "
-        f"appliance prompt label {name} production {version} -m WHY"
+        f"appliance prompt label {name} production {version} -m WHY{confirm}{place_words(options)}"
     )
 
 

@@ -14,7 +14,12 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def add_lint(kinds: Subparsers) -> None:
     """The options of `lint`."""
-    _add(kinds, "lint", "say what is wrong or costly in a template or a character")
+    _add(
+        kinds,
+        "lint",
+        "say what is wrong or costly in a template or a character",
+        more=", or a folder of them",
+    )
 
 
 def add_render(kinds: Subparsers) -> None:
@@ -60,10 +65,13 @@ def run_tokens(options: argparse.Namespace) -> int:
     )
 
 
-def _add(kinds: Subparsers, name: str, words: str) -> argparse.ArgumentParser:
+def _add(kinds: Subparsers, name: str, words: str, *, more: str = "") -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=words)
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="a template, or the file or folder of a character"
+        "file",
+        type=Path,
+        metavar="PATH",
+        help=f"a template, or the file or folder of a character{more}",
     )
     parser.add_argument(
         "--data", type=Path, metavar="FILE.json", help="variables, in place of the sample data"

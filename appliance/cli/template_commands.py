@@ -5,9 +5,7 @@ Owns how parts and findings look on the terminal. Never: a conversation, a datab
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,20 @@ import msgspec
 from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.cli.plain_text import counted, visible
-from appliance.errors import ConfigError
+from appliance.errors import ApplianceError, ConfigError
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.bundle_folder import read_bundle
-from appliance.prompt.character_file import FILE_BYTES_MAX, read_character
+from appliance.prompt.character_file import read_character
 from appliance.prompt.characters import CharacterVersion, template_in
 from appliance.prompt.chat_format.model_text import ModelText
 from appliance.prompt.lore.lint import lore_findings
+from appliance.prompt.path_kind import PathKind, in_folder, no_characters, not_one, path_kind
 from appliance.prompt.templates.compiling import load_template
 from appliance.prompt.templates.fitting import fit_parts
 from appliance.prompt.templates.inputs import Scope
 from appliance.prompt.templates.lint import SAMPLE, Finding, Level, findings
 from appliance.prompt.templates.parts import Rendered, RenderedPart
-from appliance.prompt.templates.poet import POET_SUFFIXES, PoetTemplate
+from appliance.prompt.templates.poet import PoetTemplate
 from appliance.prompt.templates.reading import part_tokens
 from appliance.prompt.templates.template import Template
 from appliance.prompt.truncate import Window
@@ -42,14 +41,17 @@ _SHARED = {
     Scope.CONVERSATION: "private",
     Scope.TURN: "may change each turn",
 }
-_ID_LINE = re.compile(r"^id:", re.MULTILINE)
 _HISTORY = "the conversation's messages come here"
 
 
 def lint(path: Path, data: Mapping[str, Any]) -> int:
-    """Print the findings; returns the exit code: 2 when one of them is an error."""
+    """Print the findings, of a folder those of all that is in it; returns the exit code: 2 when one of
+    them is an error."""
+    kind = path_kind(path)
+    if kind is PathKind.FOLDER:
+        return _lint_folder(path, data)
     _try_out(path, data)
-    if _is_poet(path):
+    if kind is PathKind.WHOLE_FILE:
         PoetTemplate.load(path)
         if data:
             _rendered(path, data)
@@ -57,7 +59,7 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
             f"{path}: compiles" + (" and renders" if data else "; with --data it is rendered too")
         )
         return 0
-    if _is_character(path):
+    if kind is PathKind.CHARACTER:
         return _lint_character(path, data)
     template = load_template(path)
     if data:
@@ -66,6 +68,23 @@ def lint(path: Path, data: Mapping[str, Any]) -> int:
         return EXIT_BAD_INPUT
     print(f"{path}: {counted(len(template.parts), 'part')}, version {template.version[:12]}")
     return 0
+
+
+def _lint_folder(folder: Path, data: Mapping[str, Any]) -> int:
+    """Each on its own: what is wrong with one says nothing of the next."""
+    if data:
+        raise ConfigError(f"{folder}: a folder; --data is for one template or character")
+    paths = list(in_folder(folder))
+    if not paths:
+        raise no_characters(folder)
+    codes = []
+    for path in paths:
+        try:
+            codes.append(lint(path, data))
+        except ApplianceError as error:
+            print(f"error: {visible(error.message)}")
+            codes.append(EXIT_BAD_INPUT)
+    return max(codes)
 
 
 def _lint_character(path: Path, data: Mapping[str, Any]) -> int:
@@ -85,7 +104,7 @@ def _lint_character(path: Path, data: Mapping[str, Any]) -> int:
     if _print_findings(found):
         return EXIT_BAD_INPUT
     entries = sum(len(book.book.entries) for book in version.lore.books)
-    lore = "1 entry of lore" if entries == 1 else f"{entries} entries of lore"
+    lore = f"{entries:,} {'entry' if entries == 1 else 'entries'} of lore"
     print(f"{path}: {counted(len(version.template.parts), 'part')}, {lore}")
     return 0
 
@@ -102,17 +121,21 @@ def _rendered(
 ) -> tuple[Rendered, bool]:
     """The parts, and whether the conversation's messages have a place of their own between them. A
     whole-file template may look at the `limit`."""
-    if _is_poet(path):
+    kind = path_kind(path)
+    if kind is PathKind.WHOLE_FILE:
         parts = PoetTemplate.load(path).render(data, token_limit=_token_limit(limit))
         return Rendered(before=parts, after=()), False
-    if _is_character(path):
+    if kind is PathKind.CHARACTER:
         return _render_version(CharacterVersion.of(read_bundle(path)), data), True
     return _render_own(load_template(path), data), True
 
 
 def _try_out(path: Path, data: Mapping[str, Any], limit: int | None = None) -> None:
     """A template may be anybody's: this process looks at none that needs too much."""
-    if _is_character(path):
+    kind = path_kind(path)
+    if kind is PathKind.FOLDER:
+        raise not_one(path, kind)
+    if kind is PathKind.CHARACTER:
         try_out(read_bundle(path))
     else:
         try_out_file(path, data, token_limit=_token_limit(limit))
@@ -140,21 +163,6 @@ def _check_names(template: Template, data: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"the data has {name!r}, the template no such input (inputs: {known})"
             )
-
-
-def _is_character(path: Path) -> bool:
-    """A folder, or a YAML file with an `id`, which no template has."""
-    if path.is_dir():
-        return True
-    if _is_poet(path):
-        return False
-    with suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8") as file:
-        return _ID_LINE.search(file.read(FILE_BYTES_MAX)) is not None
-    return False
-
-
-def _is_poet(path: Path) -> bool:
-    return path.name.endswith(POET_SUFFIXES)
 
 
 def read_data(path: Path) -> dict[str, Any]:

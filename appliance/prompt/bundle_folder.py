@@ -1,4 +1,4 @@
-"""Bundles in a folder that people edit and keep in git: reading them and writing them.
+"""Bundles in a folder that people edit and keep in git: reading them.
 
 A character is a file `NAME.yaml`, with templates in the folder `templates` beside it, or a folder of its
 own that holds a bundle's files as they are. Never: follows a link out of the folder, or a database.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from appliance.errors import ConfigError
@@ -26,11 +25,9 @@ from appliance.prompt.characters import (
     CharacterVersion,
     no_template,
 )
+from appliance.prompt.path_kind import PathKind, in_folder, not_one, path_kind
 from appliance.prompt.templates.built_in import DEFAULT_TEMPLATE
 from appliance.prompt.templates.source import from_folder, inside, read_file, read_source
-
-IDENTIFYING = (CHARACTER_FILE, "card.json")
-"""A folder with one of these files is a character."""
 
 
 def read_bundles(directory: Path) -> tuple[tuple[Path, Bundle], ...]:
@@ -40,7 +37,7 @@ def read_bundles(directory: Path) -> tuple[tuple[Path, Bundle], ...]:
     and TemplateError naming file and field.
     """
     found: dict[str, tuple[Path, Bundle]] = {}
-    for path in _characters(directory):
+    for path in in_folder(directory):
         bundle = read_bundle(path)
         if bundle.name in found:
             raise ConfigError(f"{path}: id: there is already a character {bundle.name!r}")
@@ -57,54 +54,12 @@ def load_characters(directory: Path) -> Characters:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """The bundle of a character's file, or of its own folder. Raises as `read_bundles`."""
+    """The bundle of a character's file, or of its own folder. Raises as `read_bundles`, and ConfigError
+    for what is neither."""
+    kind = path_kind(path)
+    if kind is not PathKind.CHARACTER:
+        raise not_one(path, kind)
     return _read_own_folder(path) if path.is_dir() else _read_file_and_templates(path)
-
-
-def write_bundle(directory: Path, bundle: Bundle) -> Path:
-    """Write a bundle so that `read_bundles` gives it back; returns where it is.
-
-    One file becomes `NAME.yaml`, more a folder `NAME`, of which files that the bundle lacks are removed.
-    Raises ConfigError when the character stands there in the other form, the folder is none of a
-    character, or one of the places is a link: what that leads to is not touched.
-    """
-    file, folder = directory / f"{bundle.name}.yaml", directory / bundle.name
-    is_file = set(bundle.files) == {CHARACTER_FILE}
-    place, other = (file, folder) if is_file else (folder, file)
-    if other.exists():
-        raise ConfigError(f"{other}: it would be there beside {place}; remove or move one of them")
-    directory.mkdir(parents=True, exist_ok=True)
-    if is_file:
-        _write(directory, file.name, bundle.files[CHARACTER_FILE])
-        return file
-    stale = set()
-    if folder.exists():
-        if folder.is_symlink():
-            raise _link(folder)
-        if not _is_character(folder):
-            raise ConfigError(f"{folder}: it is there, and is no character's folder")
-        stale = set(_read_own_folder(folder).files) - set(bundle.files)
-    for path, content in bundle.files.items():
-        _write(directory, f"{bundle.name}/{path}", content)
-    for path in stale:
-        (folder / path).unlink()
-    return folder
-
-
-def _characters(directory: Path) -> Iterator[Path]:
-    try:
-        entries = sorted(directory.iterdir())
-    except OSError as error:
-        raise ConfigError(f"{directory}: cannot be read: {error.strerror}") from error
-    for path in entries:
-        if path.name.startswith("."):
-            continue
-        if path.suffix == ".yaml" or (path.is_dir() and _is_character(path)):
-            yield path
-
-
-def _is_character(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in IDENTIFYING)
 
 
 def _read_file_and_templates(path: Path) -> Bundle:
@@ -127,7 +82,7 @@ def _read_file_and_templates(path: Path) -> Bundle:
 def _read_own_folder(folder: Path) -> Bundle:
     files: dict[str, bytes] = {}
     left = BYTES_MAX
-    for path in _files(folder):
+    for path in files_below(folder):
         if inside(folder, path) is None:
             raise ConfigError(f"{folder / path}: leads out of its folder")
         if len(files) == FILES_MAX:
@@ -140,7 +95,7 @@ def _read_own_folder(folder: Path) -> Bundle:
     return Bundle(name=name, files=files)
 
 
-def _files(folder: Path) -> Iterator[str]:
+def files_below(folder: Path) -> Iterator[str]:
     """The files below a folder, relative and without hidden ones."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -160,37 +115,3 @@ def _read(path: Path, bytes_max: int) -> bytes:
     if len(source) > bytes_max:
         raise ConfigError(f"{path}: larger than {bytes_max} bytes")
     return source
-
-
-def _write(directory: Path, path: str, content: bytes) -> None:
-    """Write a file below a folder. Each step is taken from the folder before, so that no link is
-    followed, also not one that is put there meanwhile."""
-    *folders, name = path.split("/")
-    at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    place = directory
-    try:
-        for folder in folders:
-            place /= folder
-            with suppress(FileExistsError):
-                os.mkdir(folder, dir_fd=at)
-            below = _opened(folder, os.O_RDONLY | os.O_DIRECTORY, at, place)
-            os.close(at)
-            at = below
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(_opened(name, flags, at, place / name), "wb") as file:
-            file.write(content)
-    finally:
-        os.close(at)
-
-
-def _opened(name: str, flags: int, at: int, place: Path) -> int:
-    try:
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at)
-    except OSError as error:
-        if place.is_symlink():
-            raise _link(place) from error
-        raise ConfigError(f"{place}: cannot be written: {error.strerror}") from error
-
-
-def _link(place: Path) -> ConfigError:
-    return ConfigError(f"{place}: it is a link, and none is followed; remove it")

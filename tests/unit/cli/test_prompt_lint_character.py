@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from appliance.cli.main import main
+from appliance.server.main import PROMPTS_DIR
 
 BOOK = '{"entries": [{"name": "deep", "keys": ["a"], "content": "@@depth 3\\nx"}]}'
 
@@ -90,3 +92,41 @@ def test_lint_of_a_character_says_all_it_finds_and_tries_the_data(
         data.write_text(given)
         assert main(["prompt", "lint", str(file), "--data", str(data)]) == code
         assert told in capsys.readouterr().err
+
+
+def test_lint_of_a_folder_says_what_is_wrong_with_each_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(PROMPTS_DIR, tmp_path, dirs_exist_ok=True)
+    assert main(["prompt", "lint", str(tmp_path)]) == 0
+    good = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in good] == [
+        str(tmp_path / path.name) for path in sorted(PROMPTS_DIR.iterdir())
+    ]
+    (tmp_path / "broken.yaml").write_text("id: broken\n")
+    (tmp_path / "empty.yaml").write_text("")
+    assert main(["prompt", "lint", str(tmp_path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in good] == good
+    assert [line for line in lines if line.startswith("error: ")] == [
+        f"error: {tmp_path}/broken.yaml: name: is missing",
+        f"error: {tmp_path}/empty.yaml: the file is empty",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("render", "a folder of characters; name one of them"),
+        ("tokens", "a folder of characters; name one of them"),
+        ("publish", "a folder of characters; name one of them"),
+        ("import", "a character; a folder of characters is expected"),
+    ],
+)
+def test_a_command_that_gets_the_wrong_kind_says_which_it_wants(
+    capsys: pytest.CaptureFixture[str], command: str, said: str
+) -> None:
+    path = PROMPTS_DIR / "assistant.yaml" if command == "import" else PROMPTS_DIR
+    why = ["-m", "x"] if command in ("publish", "import") else []
+    assert main(["prompt", command, str(path), *why]) == 2
+    assert f"appliance: {path}: {said}" in capsys.readouterr().err

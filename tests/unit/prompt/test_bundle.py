@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from appliance.errors import ConfigError, InvalidBundle, TemplateError
 from appliance.prompt.bundle import BYTES_MAX, FILES_MAX, Bundle
-from appliance.prompt.bundle_folder import read_bundle, read_bundles, write_bundle
+from appliance.prompt.bundle_folder import read_bundle, read_bundles
+from appliance.prompt.bundle_writing import plan_writing
 from appliance.prompt.characters import CharacterVersion
-from tests.characters import bundle_of
+from tests.characters import bundle_of, written
 from tests.unit.prompt.template_files import HISTORY
 
 FRONT = "name: mine\ninputs:\n  character: {type: map, scope: character}\n---\n"
@@ -184,17 +185,17 @@ def test_a_file_and_its_templates_become_one_bundle_and_nothing_else_of_the_fold
 def test_what_is_written_to_a_folder_is_read_back_the_same(tmp_path: Path) -> None:
     plain = bundle_of("ada", system="é\r\n{{ x }}")
     rich = Bundle(name="mara", files={**bundle_of("mara").files, "art/avatar.png": b"\x89PNG\x00"})
-    assert write_bundle(tmp_path, plain) == tmp_path / "ada.yaml"
-    assert write_bundle(tmp_path, rich) == tmp_path / "mara"
+    assert written(tmp_path, plain).place == tmp_path / "ada.yaml"
+    assert written(tmp_path, rich).place == tmp_path / "mara"
     assert [bundle for _, bundle in read_bundles(tmp_path)] == [plain, rich]
     fewer = Bundle(name="mara", files={**bundle_of("mara").files, "note.txt": b"."})
-    write_bundle(tmp_path, fewer)
+    written(tmp_path, fewer, rich)
     assert [bundle for _, bundle in read_bundles(tmp_path)] == [plain, fewer]
 
 
 def test_a_cards_folder_is_named_like_its_character_and_read_back_the_same(tmp_path: Path) -> None:
     card = Bundle(name="mara", files={"card.json": b"{}", "avatar.png": b"\x89PNG"})
-    assert write_bundle(tmp_path, card) == tmp_path / "mara"
+    assert written(tmp_path, card).place == tmp_path / "mara"
     assert [bundle for _, bundle in read_bundles(tmp_path)] == [card]
 
 
@@ -202,14 +203,14 @@ def test_writing_never_leaves_a_character_twice_nor_clears_a_folder_of_something
     tmp_path: Path,
 ) -> None:
     rich = Bundle(name="mara", files={**bundle_of("mara").files, "note.txt": b"."})
-    write_bundle(tmp_path, bundle_of("mara"))
+    written(tmp_path, bundle_of("mara"))
     with pytest.raises(ConfigError, match=r"mara\.yaml: it would be there beside"):
-        write_bundle(tmp_path, rich)
+        plan_writing(tmp_path, rich, ())
     (tmp_path / "mara.yaml").unlink()
     (tmp_path / "mara").mkdir()
     (tmp_path / "mara" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is no character's folder"):
-        write_bundle(tmp_path, rich)
+        plan_writing(tmp_path, rich, ())
     assert (tmp_path / "mara" / "thesis.txt").read_text() == "mine"
 
 
@@ -257,5 +258,5 @@ def test_versions_are_equal_exactly_where_files_are_and_folders_give_them_back(
             if len({len(first.files) == 1, len(second.files) == 1}) == 2:
                 (Path(folder) / "mara.yaml").unlink(missing_ok=True)
                 rmtree(Path(folder) / "mara", ignore_errors=True)
-            write_bundle(Path(folder), bundle)
+            written(Path(folder), bundle, first, second)
             assert [found for _, found in read_bundles(Path(folder))] == [bundle]

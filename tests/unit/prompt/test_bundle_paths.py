@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from appliance.errors import ConfigError, InvalidBundle, InvalidCard
 from appliance.prompt.bundle import CHARACTER_FILE, Bundle
-from appliance.prompt.bundle_folder import read_bundle, write_bundle
+from appliance.prompt.bundle_folder import read_bundle
+from appliance.prompt.bundle_writing import plan_writing, write
 from appliance.prompt.cards.charx import read_charx
 from appliance.prompt.cards.image import read_image
 from tests.card_fixtures import encoded, v3
-from tests.characters import bundle_of
+from tests.characters import bundle_of, written
 
 FRAME = b"\xff\xc0\x00\x11\x08\x00\x20\x00\x30\x03" + bytes(9)
 """48 x 32."""
@@ -53,11 +55,11 @@ def test_a_link_in_the_place_of_a_file_is_refused_and_what_it_leads_to_is_kept(
     (outside / "secret").write_text("kept")
     (inside / "mira.yaml").symlink_to(outside / "secret")
     with pytest.raises(ConfigError, match=r"mira\.yaml: it is a link"):
-        write_bundle(inside, bundle_of("mira", system="New."))
+        plan_writing(inside, bundle_of("mira", system="New."), ())
     (inside / "mira.yaml").unlink()
     (inside / "mira.yaml").symlink_to(outside / "nothing")
     with pytest.raises(ConfigError, match="link"):
-        write_bundle(inside, bundle_of("mira", system="New."))
+        plan_writing(inside, bundle_of("mira", system="New."), ())
     assert [path.name for path in outside.iterdir()] == ["secret"]
     assert (outside / "secret").read_text() == "kept"
 
@@ -74,16 +76,67 @@ def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path, linked: str)
         (inside / "mira" / CHARACTER_FILE).write_bytes(bundle_of("mira").files[CHARACTER_FILE])
     place.symlink_to(outside, target_is_directory=True)
     with pytest.raises(ConfigError, match="link"):
-        write_bundle(inside, several())
+        plan_writing(inside, several(), ())
     assert [path.name for path in outside.iterdir()] == [CHARACTER_FILE]
 
 
 def test_a_bundle_that_is_written_is_read_again_and_over_an_older_one(tmp_path: Path) -> None:
-    for bundle in (several(), Bundle(name="mira", files={**several().files, "z/y": b"1"})):
-        place = write_bundle(tmp_path, bundle)
-        assert read_bundle(place) == bundle
-    assert read_bundle(write_bundle(tmp_path, several())) == several()
+    longer = Bundle(name="mira", files={**several().files, "z/y": b"1"})
+    for bundle in (several(), longer):
+        assert read_bundle(written(tmp_path, bundle, several()).place) == bundle
+    assert read_bundle(written(tmp_path, several(), longer).place) == several()
     assert not (tmp_path / "mira" / "z" / "y").exists()
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_what_no_version_has_is_told_before_it_is_written_over(
+    tmp_path: Path, is_file: bool
+) -> None:
+    first, second = (bundle_of("mira", system=f"{n}") if is_file else several_of(n) for n in "12")
+    place = written(tmp_path, first).place
+    file = place if is_file else place / CHARACTER_FILE
+    assert plan_writing(tmp_path, first, ()).edited == ()
+    assert plan_writing(tmp_path, second, (second, first)).edited == ()
+    edit = file.read_text() + "description: Mine.\n"
+    file.write_text(edit)
+    for bundle in (first, second):
+        assert plan_writing(tmp_path, bundle, (second, first)).edited == (file,)
+    assert file.read_text() == edit, "planned is not written"
+    assert read_bundle(written(tmp_path, second, second, first).place) == second
+
+
+def several_of(number: str) -> Bundle:
+    files = bundle_of("mira", system=number).files
+    return Bundle(name="mira", files={**files, f"only-{number}.txt": b"kept"})
+
+
+def test_files_that_no_version_knows_stay_and_those_of_versions_go(tmp_path: Path) -> None:
+    first, second = several_of("1"), several_of("2")
+    place = written(tmp_path, first).place
+    (place / "notes").mkdir()
+    mine, stale = place / "notes" / "mine.txt", place / "only-1.txt"
+    mine.write_text("mine")
+    (place / "away").symlink_to(tmp_path / "nowhere")
+    writing = plan_writing(tmp_path, second, (second, first))
+    assert (writing.edited, writing.stale) == ((), (stale,))
+    assert writing.unknown == (place / "away", mine)
+    # A file that goes may hold an edit, too.
+    stale.write_text("edited")
+    assert plan_writing(tmp_path, second, (second, first)).edited == (stale,)
+    write(writing)
+    assert (mine.read_text(), stale.exists()) == ("mine", False)
+
+
+def test_no_more_versions_are_asked_for_than_it_takes_to_know_what_is_there(tmp_path: Path) -> None:
+    first, second = several_of("1"), several_of("2")
+    written(tmp_path, first)
+
+    def versions() -> Iterator[Bundle]:
+        yield first
+        raise AssertionError("asked for more")
+
+    assert plan_writing(tmp_path, first, iter(())).stale == ()
+    assert plan_writing(tmp_path, second, versions()).edited == ()
 
 
 def test_a_jpeg_of_fill_bytes_is_refused_at_once() -> None:

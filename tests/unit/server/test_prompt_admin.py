@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import shlex
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from appliance.cli.main import main
 from appliance.prompt.bundle_folder import read_bundles
 from appliance.server.main import PROMPTS_DIR
 from tests.card_fixtures import v2
@@ -191,6 +194,51 @@ async def test_a_folder_is_imported_and_exported_without_loss(operator: Operator
     assert shipped.items() <= {one["name"]: one["version"] for one in written}.items()
     again = await operator.ask("import", str(out), "-m", "back")
     assert not any(one["is_new"] for one in again)
+
+
+async def test_an_export_writes_over_nothing_that_was_not_published(operator: Operator) -> None:
+    calm = await operator.publish("calm")
+    await operator.label("production", calm)
+    out = operator.folder.parent / "out"
+    ada = out / "ada"
+    await operator.run("export", str(out))
+    (ada / "notes.txt").write_text("mine")
+    template = ada / "templates" / "mood.yaml"
+    template.write_text(template.read_text().replace("calm", "cross"))
+    (out / "gardener.yaml").write_text("id: gardener\nname: Another\n")
+    edited = {path: path.read_text() for path in out.rglob("*") if path.is_file()}
+    refused = await operator.run("export", str(out), code=2)
+    assert f"{template}, {out}/gardener.yaml: what stands there was never published" in refused
+    assert "--overwrite; nothing is written" in refused
+    assert {path: path.read_text() for path in edited} == edited
+    # Published, they are there to come back to.
+    await operator.run("publish", str(out / "gardener.yaml"), "-m", "kept")
+    template.write_text(template.read_text().replace("cross", "angry"))
+    refused = await operator.run("export", str(out), code=2)
+    assert refused.startswith(f"appliance: {template}: what stands there")
+    told = await operator.run("export", str(out), "--overwrite")
+    assert f"ada {calm[:12]} -> {ada}\n{ada}/notes.txt stays: no version has it\n" in told
+    assert "The mood is calm." in template.read_text()
+    assert (ada / "notes.txt").read_text() == "mine"
+    assert "gardener" in (await operator.run("export", str(out), "gardener"))
+    written = await operator.ask("export", str(out), "ada")
+    assert written[0]["stay"] == [str(ada / "notes.txt")]
+    no_folder = await operator.run("export", str(ada / "notes.txt"), code=2)
+    assert no_folder == f"appliance: {ada}/notes.txt: no folder\n"
+
+
+@pytest.mark.parametrize("is_protected", [False, True])
+async def test_the_command_that_publish_names_next_works_as_it_is_printed(
+    operator: Operator, is_protected: bool
+) -> None:
+    if is_protected:
+        await operator.label("production", await operator.publish("cross"), "--protect")
+    said = await operator.run("publish", operator.write("calm"), "-m", "calmer")
+    version = said.split()[1].rstrip(":")
+    command = shlex.split(said.partition("before a label does: ")[2])
+    assert command[0] == "appliance"
+    assert await asyncio.to_thread(main, command[1:]) == 0
+    assert f"-> {version}" in operator.capsys.readouterr().out
 
 
 async def test_a_diff_says_where_the_prefix_changes_and_what_live_chats_pay(
