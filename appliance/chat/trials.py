@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from appliance.chat.turn_plan import Plan
 from appliance.database_failure import DatabaseFailure
 from appliance.errors import StorageUnavailable
 from appliance.experiment.assignment import Assigner
@@ -57,6 +58,17 @@ class Trials:
                     exposes=experiment.options.differs_when_opened,
                 )
         return None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any experiment runs."""
+        return bool(self._by_name)
+
+    def exposes_of(self, plan: Plan) -> bool:
+        """Whether the prompt of a turn is another than the other arms would have made."""
+        return self.exposes(
+            plan.trial, version=plan.prompt_version, is_cut=plan.messages_dropped > 0
+        )
 
     def exposes(self, trial: Trial | None, *, version: str, is_cut: bool) -> bool:
         """Whether a prompt made with `version` is another than the other arms would have made.

@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 from appliance.chat.catalog import Catalog
 from appliance.chat.coverage import Coverage
 from appliance.chat.events import Delta, Event, TurnDone, TurnStarted, Usage
+from appliance.chat.failures import Failures, KeepFailure
 from appliance.chat.generation import Generation
 from appliance.chat.params import ChatLimits, GenerationParams
 from appliance.chat.plan import Place, Planner
@@ -67,10 +68,12 @@ class Turns:
         catalog: Catalog,
         limits: ChatLimits,
         trials: Trials | None = None,
+        keep_failure: KeepFailure | None = None,
         new_id: Callable[[], UUID] = uuid4,
     ) -> None:
         self._ledger = ledger
         self._trials = trials or Trials()
+        self._failures = Failures(self._trials, keep_failure)
         self._engine = engine
         self._model = model
         self._limits = limits
@@ -156,6 +159,7 @@ class Turns:
         """Stop every running turn and wait until all that was delivered is stored."""
         await self._running.stop_all(CLOSE_WAIT_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._failures.close()
 
     async def _stream(
         self,
@@ -171,6 +175,7 @@ class Turns:
         """
         begun_at = time.perf_counter()
         running = await self._running.claim(key)
+        plan: Plan | RepeatedTurn | None = None
         storing: _Storing | None = None
         try:
             plan = await decide()
@@ -210,6 +215,10 @@ class Turns:
                 usage=storing.reply.usage,
                 message=stored.assistant,
             )
+        except Exception as error:
+            if storing is None:
+                self._failures.note(key, error, plan if isinstance(plan, Plan) else None)
+            raise
         finally:
             if storing is None:
                 self._running.release(key)
@@ -258,9 +267,7 @@ class Turns:
             prompt_version=plan.prompt_version,
             scene_digest=plan.scene.digest,
             speaker=plan.speaker,
-            exposes=self._trials.exposes(
-                plan.trial, version=plan.prompt_version, is_cut=plan.messages_dropped > 0
-            ),
+            exposes=self._trials.exposes_of(plan),
         )
         task = asyncio.create_task(self._ledger.append_turn(turn), name="store-turn")
         self._tasks.add(task)

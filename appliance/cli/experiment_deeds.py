@@ -6,6 +6,7 @@ Asks a running appliance over its admin socket. Never: a database.
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -201,15 +202,17 @@ def _status(answer: Mapping[str, Any]) -> str:
     counts = {count["arm"]: count for count in answer["counts"]}
     lines = [_line(experiment), experiment["hypothesis"], "arms"]
     for arm in experiment["arms"]:
-        count = counts.get(arm["name"], {"conversations": 0, "exposed": 0, "users": 0})
+        count = counts.get(arm["name"], defaultdict(int))
         paused = f", paused {when(arm['paused_at'])}" if arm["paused_at"] else ""
         lines.append(
             f"  {arm['name']}  {arm['version'][:VERSION_CHARACTERS]}  {arm['share']:.1%}{paused}: "
             f"{counted(count['users'], 'user')}, {counted(count['conversations'], 'conversation')}, "
             f"seen in {count['exposed']:,} of them"
+            + (f", {count['deleted']:,} deleted" if count["deleted"] else "")
         )
-    if answer["crossed"]:
-        lines.append(f"  in two arms: {counted(answer['crossed'], 'user')}, whom no report counts")
+    for which, field in (("in two arms", "crossed"), ("testers", "testers")):
+        if answer[field]:
+            lines.append(f"  {which}: {counted(answer[field], 'user')}, whom no report counts")
     lines.append("what happened")
     for event in answer["events"]:
         arm = f" {event['arm']}" if event["arm"] else ""

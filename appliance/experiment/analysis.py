@@ -14,6 +14,7 @@ from appliance.experiment.comparing import Compared, compared
 from appliance.experiment.findings import (
     Analysis,
     ArmResult,
+    Deleted,
     Effect,
     Finding,
     Plan,
@@ -21,13 +22,13 @@ from appliance.experiment.findings import (
     Verdict,
 )
 from appliance.experiment.metric import Direction
-from appliance.experiment.samples import Measured
+from appliance.experiment.samples import Measured, Users
 from appliance.experiment.stats.contrast import Contrast, absolute
 from appliance.experiment.stats.guardrail import Guard, guard, guard_differences
 from appliance.experiment.stats.looks import Looks, interval, p_value
 from appliance.experiment.stats.multiplicity import discovery_level, family_level
 from appliance.experiment.stats.planner import Planner
-from appliance.experiment.stats.sample_ratio import SampleRatio, sample_ratio
+from appliance.experiment.stats.sample_ratio import SampleRatio, independence, sample_ratio
 
 POWER_ERRORS = 0.8416
 """Standard errors above which four of five estimates lie when their mean is above."""
@@ -54,10 +55,18 @@ def analyse(measured: Measured, plan: Plan) -> Analysis:
         crossed=users.crossed,
         warm_up_minutes=measured.warm_up_minutes,
         warm_up_hit_ratio=measured.warm_up_hit_ratio,
+        deleted=_deleted(users),
         results=tuple(
             _result(measured, items[place - 1], place, levels, plan, ratio) for place in places
         ),
     )
+
+
+def _deleted(users: Users) -> Deleted | None:
+    if not users.deleted:
+        return None
+    chats, deleters = zip(*users.deleted, strict=True)
+    return Deleted(chats=chats, users=deleters, p_value=independence(deleters, users.counts))
 
 
 def _looks(judged: Measured, plan: Plan) -> Looks:

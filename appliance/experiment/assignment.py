@@ -73,7 +73,7 @@ class Assigner:
 
     @classmethod
     def of(cls, experiment: Experiment, excluded: tuple[Assigner, ...] = ()) -> Assigner:
-        """Of a definition; users of `excluded` are left out."""
+        """Of a definition; users of `excluded` are left out, and their testers."""
         start, arms = experiment.range_start, experiment.arms
         bounds = tuple(accumulate(arm.share for arm in arms))
         by_name = {arm.name: arm for arm in arms}
@@ -93,18 +93,21 @@ class Assigner:
 
     def arm(self, tenant: str, user: str | None) -> Arm | None:
         """The arm of a user; None for one who is not in the experiment, or whose arm is paused."""
-        if self.overrides:
-            fixed = self.overrides.get(tester_of(tenant, user))
-            if fixed is not None:
-                return None if fixed.paused_at is not None else fixed
+        fixed = self._fixed(tenant, user)
+        if fixed is not None:
+            return None if fixed.paused_at is not None else fixed
         unit = unit_of(tenant, user)
         if not self.takes(unit):
             return None
         for other in self.excluded:
-            if other.takes(unit):
+            if other.takes(unit) or other._fixed(tenant, user) is not None:
                 return None
         arm = self.arms[bisect_right(self.bounds, _place(self.arm_salt, unit))]
         return None if arm.paused_at is not None else arm
+
+    def _fixed(self, tenant: str, user: str | None) -> Arm | None:
+        """The arm of a tester."""
+        return self.overrides.get(tester_of(tenant, user)) if self.overrides else None
 
     def takes(self, unit: bytes) -> bool:
         """Whether a user is in its part of the layer, and let in."""

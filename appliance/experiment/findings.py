@@ -11,7 +11,7 @@ from enum import Enum
 from appliance.experiment.metric import Metric
 from appliance.experiment.stats.guardrail import Guard
 from appliance.experiment.stats.looks import Looks
-from appliance.experiment.stats.sample_ratio import SampleRatio
+from appliance.experiment.stats.sample_ratio import ALARM_BELOW, SampleRatio
 from appliance.store.experiment_records import Options
 
 HOURS_A_DAY = 24.0
@@ -181,12 +181,28 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """Chats of the experiment that were deleted and are in no figure, by arm, and the `users` who did so.
+    `p_value` is that of as many in each arm."""
+
+    chats: tuple[int, ...]
+    users: tuple[int, ...]
+    p_value: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether chance does not explain that one arm's users delete more: who is missing there is not
+        random."""
+        return self.p_value < ALARM_BELOW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """All that one look shows.
 
     `counts` are users by arm, the control first; `hours` since the start. `warm_up_hit_ratio` by arm is
     the share of prompt tokens found in the cache in the first minutes, which metrics of the cache leave
-    out.
+    out. `deleted` is None where it was not counted.
     """
 
     plan: Plan
@@ -198,6 +214,7 @@ class Analysis:
     results: tuple[ArmResult, ...]
     warm_up_minutes: int
     warm_up_hit_ratio: tuple[float | None, ...]
+    deleted: Deleted | None = None
 
     @property
     def users(self) -> int:

@@ -148,6 +148,10 @@ async def _users(reading: _Reading) -> Users:
     apart = await connection.fetchrow(QUERIES["apart"], experiment.name)
     assert apart is not None
     person = people["person"].astype(np.int64)
+    deleted = {
+        row["arm"]: (row["chats"], row["users"])
+        for row in await connection.fetch(QUERIES["deletions"], experiment.name)
+    }
     arm = np.zeros(len(person), dtype=np.int16)
     at = np.zeros(len(person))
     arm[person], at[person] = people["arm"], people["exposed_s"]
@@ -158,6 +162,7 @@ async def _users(reading: _Reading) -> Users:
         exposed_at=at,
         paused_at=tuple(_paused_s(experiment, one) for one in experiment.arms),
         crossed=apart["crossed"],
+        deleted=tuple(deleted.get(one.name, (0, 0)) for one in experiment.arms),
     )
 
 

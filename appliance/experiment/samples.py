@@ -36,6 +36,8 @@ class Users:
     (they sum to 1). `arm[row]` is a place in `arms`. `exposed_at[row]` is when the user first saw what
     differs, in seconds since the start of the experiment; `paused_at[place]` when its arm was paused, on
     the same scale (infinite: it was not). `crossed` are users left out because they appeared in two arms.
+    `deleted` are by arm the exposed chats that were deleted, of which nothing else is left, and how many
+    users did so.
     """
 
     arms: tuple[str, ...]
@@ -44,6 +46,7 @@ class Users:
     exposed_at: NDArray[np.float64]
     paused_at: tuple[float, ...]
     crossed: int = 0
+    deleted: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.arms) == len(self.shares) == len(self.paused_at) >= 2

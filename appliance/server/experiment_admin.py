@@ -82,7 +82,7 @@ async def _show(request: web.Request) -> web.Response:
             "experiment": experiment_fields(experiment),
             "events": [asdict(event) for event in events],
             "counts": [asdict(count) for count in counts],
-            "crossed": await store.crossed(name),
+            **asdict(await store.apart(name)),
         }
     )
 

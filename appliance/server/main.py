@@ -208,7 +208,7 @@ def build_services(
     ledger = storage.ledger
     running = RunningTurns()
     limits = ChatLimits(new_tokens_default=config.server.new_tokens_default)
-    trials = Trials()
+    trials, experiments = Trials(), Experiments(storage.pool)
     turns = Turns(
         ledger=ledger,
         running=running,
@@ -217,6 +217,7 @@ def build_services(
         catalog=catalog,
         limits=limits,
         trials=trials,
+        keep_failure=experiments.add_failure,
     )
     return Services(
         config=config,
@@ -228,7 +229,7 @@ def build_services(
         engine=engine,
         catalog=catalog,
         experimenting=Experimenting(
-            experiments=Experiments(storage.pool),
+            experiments=experiments,
             trials=trials,
             catalog=catalog,
             prompts=turns.prompts,

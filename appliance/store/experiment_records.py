@@ -13,7 +13,7 @@ from typing import Literal
 import asyncpg
 import msgspec
 
-State = Literal["draft", "running", "stopped", "shipped"]
+State = Literal["draft", "running", "stopped", "shipped", "withdrawn"]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,13 +113,22 @@ class ShippedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmCounts:
-    """Conversations opened in an arm, how many of them had a prompt that differs, and of how many
-    users."""
+    """Conversations opened in an arm, how many of them had a prompt that differs, the users who count in
+    a report, and the conversations with such a prompt that were deleted. Without testers."""
 
     arm: str
     conversations: int
     exposed: int
     users: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Users of an experiment whom no report counts: in two arms, and testers."""
+
+    crossed: int
+    testers: int
 
 
 _OPTIONS = msgspec.json.Decoder(Options)

@@ -1,7 +1,7 @@
 """Experiments as they are stored: made, started, ramped, paused, ended, each with who and why.
 
-Owns every statement on experiments, their arms and events. Never: decides whether an experiment is sound,
-or what it has shown.
+Owns every statement on experiments, their arms and events, and on what conversations keep for them alone.
+Never: decides whether an experiment is sound, or what it has shown.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import asyncpg
 
 from appliance.errors import Conflict, NotFound
 from appliance.store.experiment_records import (
+    Apart,
     ArmCounts,
     Experiment,
     ExperimentEvent,
@@ -23,13 +25,15 @@ from appliance.store.experiment_records import (
     read_event,
     read_experiments,
 )
-from appliance.store.pool import Connection, Pool, retried, retried_deed
+from appliance.store.pool import Connection, Pool, retried, retried_deed, retried_write
 from appliance.store.prompt_records import checked_author, checked_message
 from appliance.store.queries import load_queries
 
 QUERIES = load_queries("experiments")
 READ_RETRY_S = 2.0
 WRITE_RETRY_S = 10.0
+FAILURES_KEPT = 1_000
+"""Of one conversation's failed replies, the latest."""
 
 
 async def store_draft(
@@ -50,15 +54,24 @@ async def store_end(
     message: str,
     report: str | None,
 ) -> bool:
-    """Stop an experiment, or note that an arm was shipped, with the report (JSON); False where it does
-    not run."""
-    assert state in ("stopped", "shipped")
+    """Stop an experiment, or note that an arm was shipped, with the report (JSON), or give a draft up;
+    False where it does not run, or is no draft."""
+    assert state in ("stopped", "shipped", "withdrawn")
     ended = (name, state, arm, checked_author(author), checked_message(message), report)
     return bool(await connection.fetchval(QUERIES["end_experiment"], *ended))
 
 
+async def store_deletion(
+    connection: Connection, experiment: str, arm: str, tenant: str, user: str | None
+) -> None:
+    """Keep that a conversation with a prompt that differs was deleted, and not whose it was."""
+    await connection.execute(QUERIES["add_deletion"], experiment, arm, tenant, user)
+
+
 def not_running(name: str, state: State) -> Conflict:
     """Why an experiment cannot be ended."""
+    if state == "withdrawn":
+        return Conflict(f"{name} is no draft: only a draft is withdrawn; `stop` ends what runs")
     return Conflict(f"{name} does not run: only a running experiment can be {state}")
 
 
@@ -138,14 +151,25 @@ class Experiments:
                 conversations=row["conversations"],
                 exposed=row["exposed"],
                 users=row["users"],
+                deleted=row["deleted"],
             )
             for row in rows
         )
 
-    async def crossed(self, name: str) -> int:
-        """How many users were exposed in more than one arm: no report has them."""
-        (row,) = await self._fetch("users_in_two_arms", name)
-        return int(row["users"])
+    async def apart(self, name: str) -> Apart:
+        """Whom no report counts."""
+        (row,) = await self._fetch("apart", name)
+        return Apart(crossed=row["crossed"], testers=row["testers"])
+
+    async def add_failure(self, tenant: str, conversation_id: UUID, exposes: bool | None) -> None:
+        """Keep that a reply failed before its first token, where the conversation is in an experiment
+        that runs. `exposes`: its prompt is another than in the other arms; None: there was no prompt."""
+
+        async def operation(connection: Connection) -> None:
+            failed = (tenant, conversation_id, exposes, FAILURES_KEPT)
+            await connection.execute(QUERIES["add_failure"], *failed)
+
+        await retried_write(self._pool, operation, budget_s=WRITE_RETRY_S, jitter=self._jitter)
 
     async def create(self, experiment: Experiment, *, author: str, message: str) -> None:
         """Store a draft; raises Conflict where the name is taken."""
@@ -208,7 +232,7 @@ class Experiments:
         message: str,
         report: str | None,
     ) -> None:
-        """As `store_end`, by itself; raises Conflict where it does not run."""
+        """As `store_end`, by itself; raises Conflict where it does not run, or is no draft."""
         deed = _Deed(name=name, kind=state, arm=arm, author=author, message=message)
         who: dict[str, str] = {"author": deed.author, "message": deed.message}
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from appliance.errors import InvalidRequest, NotFound
+from appliance.store.experiments import store_deletion
 from appliance.store.pool import Connection, Pool, retried, retried_deed, retried_write
 from appliance.store.queries import load_queries
 from appliance.store.records import (
@@ -209,15 +210,20 @@ class Ledger:
         return await self._change("set_scene", tenant, conversation_id, scene_column(scene))
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
-        """Remove a conversation and its messages; raises NotFound unless a retry finds it done."""
+        """Remove a conversation and its messages; raises NotFound unless a retry finds it done.
+
+        Of one that counted in an experiment it is kept that there was one.
+        """
 
         async def operation(connection: Connection, is_again: bool) -> None:
             # Two statements: the second sees what was appended while the first waited for the lock.
-            status = await connection.execute(
-                QUERIES["delete_conversation"], tenant, conversation_id
-            )
-            if status == "DELETE 0" and not is_again:
+            row = await connection.fetchrow(QUERIES["delete_conversation"], tenant, conversation_id)
+            if row is None and not is_again:
                 raise NotFound(f"no conversation {conversation_id}")
+            if row is not None and row["is_exposed"]:
+                await store_deletion(
+                    connection, row["experiment"], row["arm"], tenant, row["user_id"]
+                )
             await connection.execute(QUERIES["delete_messages"], tenant, conversation_id)
 
         await self._do(operation)

@@ -87,6 +87,7 @@ class Talk:
     arm: str | None
     opened: datetime
     exposed: datetime | None
+    failed: tuple[datetime, ...] = ()
 
     @property
     def person(self) -> tuple[str, str]:
@@ -117,6 +118,10 @@ def random_talks(draw: random.Random, people: int) -> list[Talk]:
                     exposed=opened + timedelta(seconds=draw.choice((0, 30)))
                     if is_in and draw.random() < 0.9
                     else None,
+                    failed=tuple(
+                        opened + timedelta(seconds=draw.choice((0, 100, 200_000)))
+                        for _ in range(draw.choice((0, 0, 0, 3)) if is_in else 0)
+                    ),
                 )
             )
     return talks
@@ -170,9 +175,13 @@ async def store(
     await pool.execute("UPDATE appliance.experiments SET started_at = $1", STARTED)
     await pool.executemany(
         "INSERT INTO appliance.conversations (tenant, conversation_id, title, character_id, user_id, "
-        "experiment, arm, created_at, updated_at, exposed_at) VALUES ($1,$2,'',$3,$4,$5,$6,$7,$7,$8)",
+        "experiment, arm, created_at, updated_at, exposed_at, failed_at) "
+        "VALUES ($1,$2,'',$3,$4,$5,$6,$7,$7,$8,$9)",
         [
-            (t.tenant, t.key, t.character, t.user, t.arm and "ships", t.arm, t.opened, t.exposed)
+            (
+                *(t.tenant, t.key, t.character, t.user, t.arm and "ships", t.arm, t.opened),
+                *(t.exposed, list(t.failed) or None),
+            )
             for t in talks
         ],
     )
@@ -238,6 +247,10 @@ def by_hand(
             sums["conversations"][talk.person] += began
             recent = STARTED - timedelta(days=7) <= talk.opened < STARTED
             sums["conversations_before"][talk.person] += recent
+        if talk.person in own:
+            failed = sum(exposed[talk.person] <= at < ends for at in talk.failed)
+            for name in ("failed", "tried"):
+                sums[name][talk.person] += failed
     for one in said:
         person = one.conversation.person
         if one.role == "assistant" and one.prompt is None:
@@ -271,6 +284,7 @@ def by_hand(
         assert one.prompt is not None
         assert one.hit is not None
         sums[f"replies{end}"][person] += 1
+        sums[f"tried{end}"][person] += 1
         sums[f"stopped{end}"][person] += one.finish == "cancelled"
         sums[f"failed{end}"][person] += one.finish == "failed"
         sums[f"truncated{end}"][person] += one.is_cut

@@ -8,6 +8,7 @@ from appliance.experiment.comparing import USERS_MIN
 from appliance.experiment.findings import Analysis, Finding
 from appliance.experiment.report.markup import Markup, tag
 from appliance.experiment.report.numbers import amount, hours, per_cent
+from appliance.experiment.report.sentences import deletions
 from appliance.experiment.report.subject import Subject
 from appliance.experiment.stats.looks import Looks
 from appliance.experiment.stats.sample_ratio import ALARM_BELOW
@@ -46,6 +47,8 @@ def _told(subject: Subject, analysis: Analysis) -> Iterator[tuple[str, str]]:
         "Users in two arms",
         f"{analysis.crossed:,}, left out of every figure." if analysis.crossed else "none",
     )
+    if analysis.deleted is not None and any(analysis.deleted.chats):
+        yield "Deleted chats", f"{deletions(analysis, analysis.deleted)}. They are in no figure."
     yield (
         "What is counted",
         "Engagement: all that users do, in any chat, from their first prompt that differs on. Quality, "

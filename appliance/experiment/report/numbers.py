@@ -47,9 +47,19 @@ def amount(value: float, unit: str) -> str:
     return f"{sign}{_digits(abs(value), 3)}"
 
 
-def signed_amount(value: float, unit: str) -> str:
-    """A difference between two values."""
-    return ("+" if value > 0 else "") + amount(value, unit)
+def difference(value: float, unit: str) -> str:
+    """A difference between two values: +120 ms, +0.4; of shares in points of per cent."""
+    told = ("+" if value > 0 else "") + amount(value, unit)
+    return f"{told}-points" if unit.startswith(_SHARE) else told
+
+
+def difference_span(low: float, high: float, unit: str, between: str = " to ") -> str:
+    """An interval of differences."""
+    first, last = difference(low, unit), difference(high, unit)
+    if unit.startswith(_SHARE):
+        # The unit is of both.
+        first = first.partition(_SPACE)[0]
+    return f"{first}{between}{last}"
 
 
 def unit_beside(unit: str) -> str:

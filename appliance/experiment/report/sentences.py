@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from appliance.experiment.findings import Effect, Finding, Reading
+from appliance.experiment.findings import Analysis, Deleted, Effect, Finding, Reading
 from appliance.experiment.metric import Direction
-from appliance.experiment.report.numbers import amount, change, per_cent, signed_amount, span
+from appliance.experiment.report.numbers import (
+    change,
+    difference,
+    difference_span,
+    per_cent,
+    span,
+)
 from appliance.experiment.stats.guardrail import Guard
 
 
@@ -37,14 +43,14 @@ def guarded(finding: Finding) -> str:
 
 def changed(effect: Effect, unit: str) -> str:
     """A change without its interval."""
-    return change(effect.change) if effect.is_share else signed_amount(effect.change, unit)
+    return change(effect.change) if effect.is_share else difference(effect.change, unit)
 
 
 def interval(effect: Effect, unit: str, between: str = " to ") -> str:
     """The two ends."""
     if effect.is_share:
         return span(effect.low, effect.high, between)
-    return f"{signed_amount(effect.low, unit)}{between}{signed_amount(effect.high, unit)}"
+    return difference_span(effect.low, effect.high, unit, between)
 
 
 def _moved(effect: Effect, unit: str) -> str:
@@ -56,7 +62,7 @@ def detectable(finding: Finding) -> str | None:
     if finding.detectable is None or finding.effect is None:
         return None
     if not finding.effect.is_share:
-        return amount(finding.detectable, finding.metric.unit)
+        return difference(finding.detectable, finding.metric.unit).removeprefix("+")
     return per_cent(finding.detectable) if finding.detectable < 1 else None
 
 
@@ -101,3 +107,12 @@ def harm(finding: Finding) -> str:
     return (
         f"{finding.metric.title}: {guarded(finding)}, worse; {guard_limit(finding)} is put up with."
     )
+
+
+def deletions(analysis: Analysis, deleted: Deleted) -> str:
+    """Chats that were deleted, by arm."""
+    told = ", ".join(
+        f"{arm} {chats:,} (by {users:,} of its users)"
+        for arm, chats, users in zip(analysis.arms, deleted.chats, deleted.users, strict=True)
+    )
+    return f"{told}; p = {deleted.p_value:.2g} for as many users in each arm"

@@ -12,6 +12,7 @@ from appliance.experiment.findings import (
     DECISIVE,
     Analysis,
     ArmResult,
+    Deleted,
     Finding,
     Reading,
     Verdict,
@@ -20,6 +21,7 @@ from appliance.experiment.metric import Group
 from appliance.experiment.report.numbers import hours, per_cent
 from appliance.experiment.report.sentences import (
     breach,
+    deletions,
     detectable,
     harm,
     interval,
@@ -103,17 +105,19 @@ def how_sure(result: ArmResult, analysis: Analysis) -> Answer:
     behind = (
         f"{result.users:,} users, {hours(result.hours)} of {hours(analysis.plan.hours)} planned."
     )
+    gone = analysis.deleted
+    missing = [] if gone is None or not gone.differs else [_missing(analysis, gone)]
     if result.verdict is Verdict.VOID:
         split = f"The split is wrong: p = {ratio.p_value:.1g} for {_split(analysis)}."
-        return Answer(short="Not at all", told=(behind, split), is_good=False)
+        return Answer(short="Not at all", told=(behind, split, *missing), is_good=False)
     first = result.rests_on
     if first is None or first.p_value is None:
-        return Answer(short="Nothing to judge yet", told=(behind,))
+        return Answer(short="Nothing to judge yet", told=(behind, *missing))
     if first.effect is not None and first.reading is Reading.TOO_EARLY:
         between = interval(first.effect, first.metric.unit, " and ")
         so_far = f"{first.metric.title}: between {between} so far."
-        return Answer(short="Not sure yet", told=(so_far, behind))
-    told = (_coverage(first), behind)
+        return Answer(short="Not sure yet", told=(so_far, behind, *missing))
+    told = (_coverage(first), behind, *missing)
     if result.verdict in DECISIVE:
         return Answer(short="Very sure" if first.p_value < VERY_SURE else "Sure", told=told)
     smallest = analysis.plan.minimum_effect
@@ -266,6 +270,13 @@ def _coverage(finding: Finding) -> str:
     between = interval(finding.effect, finding.metric.unit, " and ")
     sure = per_cent(1 - finding.level)
     return f"{finding.metric.title}: the true change lies between {between}; {sure} sure, {how}."
+
+
+def _missing(analysis: Analysis, gone: Deleted) -> str:
+    return (
+        "Beware: users delete their chats more often in one arm than in another, and what is deleted is "
+        f"in no figure: {deletions(analysis, gone)}."
+    )
 
 
 def _split(analysis: Analysis) -> str:

@@ -26,16 +26,11 @@ SELECT begins, ends FROM appliance.experiment_span($1::text);
 
 -- name: apart
 -- Who is left out of a report, and why.
-SELECT count(*) FILTER (WHERE has_two) AS crossed, count(*) FILTER (WHERE is_tester) AS testers,
-       coalesce(sum(conversations), 0)::bigint AS conversations, coalesce(sum(exposed), 0)::bigint AS exposed
-FROM (
-    SELECT min(c.arm) FILTER (WHERE c.exposed_at < s.ends) <> max(c.arm) FILTER (WHERE c.exposed_at < s.ends)
-               AND NOT appliance.is_tester(e.overrides, c.tenant, c.user_id) AS has_two,
-           appliance.is_tester(e.overrides, c.tenant, c.user_id) AS is_tester,
-           count(*) AS conversations, count(c.exposed_at) AS exposed
-    FROM appliance.experiments AS e
-    JOIN appliance.experiment_span($1::text) AS s ON true
-    JOIN appliance.conversations AS c ON c.experiment = e.experiment
-    WHERE e.experiment = $1::text
-    GROUP BY c.tenant, c.user_id, e.overrides
-) AS users;
+SELECT crossed, testers, conversations, exposed FROM appliance.experiment_apart($1::text);
+
+-- name: deletions
+-- By arm: chats with a prompt that differs that were deleted before the end, and how many users did so.
+SELECT arm, count(*) AS chats, count(DISTINCT mark) AS users
+FROM appliance.experiment_deletions
+WHERE experiment = $1::text AND at < (SELECT ends FROM appliance.experiment_span($1::text))
+GROUP BY arm;

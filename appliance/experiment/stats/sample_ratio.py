@@ -1,4 +1,7 @@
-"""Whether users came to the arms in the shares they were to. Never: says why they did not."""
+"""Whether users came to the arms in the shares they were to, and whether as many of each have something.
+
+Never: says why they did not.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,18 @@ class SampleRatio:
     def alarms(self) -> bool:
         """Whether chance does not explain the split."""
         return self.p_value < ALARM_BELOW
+
+
+def independence(having: Sequence[int], others: Sequence[int]) -> float:
+    """The p-value of Pearson's chi-squared test that as large a share has something in every arm; 1 where
+    nobody has, or everybody."""
+    table = np.array([having, others], dtype=np.float64)
+    table = table[:, table.sum(axis=0) > 0]
+    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / max(table.sum(), 1.0)
+    if not expected.all() or table.shape[1] < 2:
+        return 1.0
+    distance = ((table - expected) ** 2 / expected).sum()
+    return float(special.chdtrc(table.shape[1] - 1, distance))
 
 
 def sample_ratio(spans: Iterable[tuple[Sequence[int], Sequence[float]]]) -> SampleRatio:

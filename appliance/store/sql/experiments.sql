@@ -113,29 +113,50 @@ WITH changed AS (
     UPDATE appliance.experiments
     SET state = $2::text, stopped_at = coalesce(stopped_at, now())
     WHERE experiment = $1::text
-      AND (state = 'running' OR (state = 'stopped' AND $2::text = 'shipped'))
+      AND state = ANY (CASE $2::text WHEN 'withdrawn' THEN ARRAY['draft']
+                                     WHEN 'shipped' THEN ARRAY['running', 'stopped']
+                                     ELSE ARRAY['running'] END)
     RETURNING experiment
 )
 INSERT INTO appliance.experiment_events (experiment, kind, arm, author, message, report)
 SELECT experiment, $2::text, $3::text, $4::text, $5::text, $6::jsonb FROM changed
 RETURNING at;
 
--- name: users_in_two_arms
--- How many users were exposed in more than one arm: no report has them.
-SELECT count(*) AS users
-FROM (
-    SELECT tenant, user_id
-    FROM appliance.conversations
-    WHERE experiment = $1::text AND exposed_at IS NOT NULL
-    GROUP BY tenant, user_id
-    HAVING min(arm) <> max(arm)
-) AS crossed;
+-- name: add_deletion
+-- A chat of user $4 of tenant $3 that was deleted, after a prompt that differs.
+INSERT INTO appliance.experiment_deletions (experiment, arm, mark)
+SELECT $1::text, $2::text,
+       hashtextextended($3::text || '/' || coalesce($4::text, ''), hashtext($1::text)) & 65535
+WHERE NOT appliance.is_tester(appliance.experiment_testers($1::text), $3::text, $4::text);
+
+-- name: add_failure
+-- $1 tenant, $2 conversation, $3 whether the prompt differs from what another arm would have made (null: there was
+-- none; then by what the arms differ in), $4 how many failures are kept. Nothing of a chat without an experiment that
+-- runs, or that was given another version than its arm's.
+UPDATE appliance.conversations AS c
+SET failed_at = (array_prepend(now(), c.failed_at))[1:$4::integer],
+    exposed_at = CASE WHEN coalesce($3::boolean, NOT (
+                          coalesce((e.options ->> 'differs_when_cut')::boolean, false)
+                          OR coalesce((e.options ->> 'differs_when_recalled')::boolean, false)))
+                      THEN coalesce(c.exposed_at, now())
+                      ELSE c.exposed_at END
+FROM appliance.experiments AS e, appliance.experiment_arms AS a
+WHERE c.tenant = $1::text AND c.conversation_id = $2::uuid
+  AND e.experiment = c.experiment AND e.state = 'running'
+  AND a.experiment = c.experiment AND a.arm = c.arm AND a.version = c.prompt_version;
+
+-- name: apart
+-- Whom no report counts.
+SELECT crossed, testers FROM appliance.experiment_apart($1::text);
 
 -- name: exposed_conversations
--- Conversations by arm, and how many of them were exposed: all tenants', so all partitions.
-SELECT arm, count(*) AS conversations, count(exposed_at) AS exposed,
-       count(DISTINCT (tenant, user_id)) FILTER (WHERE exposed_at IS NOT NULL) AS users
-FROM appliance.conversations
-WHERE experiment = $1::text
-GROUP BY arm
-ORDER BY arm;
+-- Conversations by arm, how many of them were exposed, and the users who count: all tenants', so all partitions.
+SELECT c.arm, count(*) AS conversations, count(c.exposed_at) AS exposed,
+       (SELECT count(*) FROM appliance.experiment_users($1::text) AS u WHERE u.arm = c.arm) AS users,
+       (SELECT count(*) FROM appliance.experiment_deletions AS d
+        WHERE d.experiment = $1::text AND d.arm = c.arm) AS deleted
+FROM appliance.conversations AS c
+WHERE c.experiment = $1::text
+  AND NOT appliance.is_tester((SELECT appliance.experiment_testers($1::text)), c.tenant, c.user_id)
+GROUP BY c.arm
+ORDER BY c.arm;

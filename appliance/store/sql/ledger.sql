@@ -250,7 +250,8 @@ FOR UPDATE;
 
 -- name: delete_conversation
 DELETE FROM appliance.conversations
-WHERE tenant = $1::text AND conversation_id = $2::uuid;
+WHERE tenant = $1::text AND conversation_id = $2::uuid
+RETURNING user_id, experiment, arm, exposed_at IS NOT NULL AS is_exposed;
 
 -- name: delete_messages
 DELETE FROM appliance.messages

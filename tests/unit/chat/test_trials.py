@@ -15,10 +15,19 @@ from appliance.chat.catalog import Catalog
 from appliance.chat.conversations import Conversations
 from appliance.chat.experimenting import Experimenting
 from appliance.chat.params import ChatLimits
+from appliance.chat.plan import Planner
 from appliance.chat.running import RunningTurns
 from appliance.chat.trials import Trials
 from appliance.chat.turn import Turns
 from appliance.config import DatabaseConfig
+from appliance.errors import (
+    Conflict,
+    ContextLengthExceeded,
+    GenerationFailed,
+    InvalidRequest,
+    NotFound,
+    TemplateError,
+)
 from appliance.experiment.definition import ArmDefinition, Definition
 from appliance.prompt.bundle import Bundle
 from appliance.prompt.characters import Characters, CharacterVersion
@@ -34,7 +43,7 @@ from appliance.store.records import NewConversation, Trial
 from appliance.store.rows import opened_conversation
 from appliance.wire.client import EngineClient
 from tests.characters import bundle_of
-from tests.scripted_engine import ScriptedEngine
+from tests.scripted_engine import Script, ScriptedEngine
 from tests.unit.chat.conftest import Vocabulary
 from tests.unit.chat.driver import PLAIN, TENANT, read, send
 from tests.unit.chat.test_without_database import Lent
@@ -91,6 +100,7 @@ async def trials(pool: Pool, versions: tuple[str, str]) -> Trials:
 
 @pytest.fixture
 async def chatting(
+    pool: Pool,
     ledger: Ledger,
     running: RunningTurns,
     client: EngineClient,
@@ -107,6 +117,7 @@ async def chatting(
         catalog=catalog,
         limits=ChatLimits(),
         trials=trials,
+        keep_failure=Experiments(pool).add_failure,
     )
     yield (
         turns,
@@ -289,6 +300,104 @@ async def test_who_is_greeted_otherwise_is_exposed_when_the_chat_is_opened_by_th
     assert [one.exposed for one in by_arm] == [one.conversations * is_seen for one in by_arm]
 
 
+async def failures(pool: Pool, conversation_id: UUID) -> tuple[int, bool]:
+    """How many failed replies are kept of a chat, and whether it is exposed."""
+    row = await pool.fetchrow(
+        "SELECT coalesce(cardinality(failed_at), 0) AS failed, exposed_at IS NOT NULL AS is_exposed "
+        "FROM appliance.conversations WHERE conversation_id = $1",
+        conversation_id,
+    )
+    assert row is not None
+    return row["failed"], row["is_exposed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        (TemplateError("a value is not defined"), True),
+        (ContextLengthExceeded("too long"), True),
+        (ZeroDivisionError(), True),
+        (InvalidRequest("no text"), False),
+        (NotFound("no message"), False),
+        (Conflict("it moved on"), False),
+    ],
+)
+async def test_a_prompt_that_cannot_be_made_is_kept_as_a_failed_reply_and_what_cannot_be_asked_is_not(
+    pool: Pool, chatting: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, is_kept: bool
+) -> None:
+    turns, conversations = chatting
+    opened = await conversations.open(tenant=TENANT, user="mo")
+
+    async def fails(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(Planner, "_answering", fails)
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            await read(send(turns, opened.conversation_id, "first"))
+    await turns.close()
+    expected = (2, True) if is_kept else (0, False)
+    assert await failures(pool, opened.conversation_id) == expected
+
+
+async def test_a_reply_that_fails_before_its_first_token_is_kept_once_and_only_of_the_arms_version(
+    pool: Pool,
+    ledger: Ledger,
+    chatting: Any,
+    trials: Trials,
+    engine: ScriptedEngine,
+    vocabulary: Vocabulary,
+    versions: tuple[str, str],
+) -> None:
+    turns, conversations = chatting
+    engine.script = Script(fails="generation_failed", is_admitted=False)
+    opened = [await conversations.open(tenant=TENANT, user=f"u{number}") for number in range(3)]
+    keys = [one.conversation_id for one in opened]
+    other = next(version for version in versions if version != opened[1].prompt_version)
+    await ledger.set_prompt_version(TENANT, keys[1], other)
+
+    async def fails(key: UUID) -> None:
+        with pytest.raises(GenerationFailed):
+            await read(send(turns, key, "first"))
+        await turns.close()
+
+    for key in keys[:2]:
+        await fails(key)
+    assert [await failures(pool, key) for key in keys] == [(1, True), (0, False), (0, False)]
+    seen = await exposures(pool, keys[0])
+    engine.script = vocabulary.script("one", fails="generation_failed")
+    await fails(keys[0])
+    assert await failures(pool, keys[0]) == (1, True), "one that broke off is a message"
+    assert await exposures(pool, keys[0]) == seen, "exposed once"
+    await Experiments(pool).end("length", "stopped", arm=None, report=None, **WHO)
+    engine.script = Script(fails="generation_failed", is_admitted=False)
+    await fails(keys[2])
+    await trials.reload(Experiments(pool))
+    await fails(keys[2])
+    assert await failures(pool, keys[2]) == (0, False)
+
+
+async def test_a_deleted_chat_that_counted_leaves_its_arm_and_nothing_of_its_user(
+    pool: Pool, ledger: Ledger, chatting: Any, engine: ScriptedEngine, vocabulary: Vocabulary
+) -> None:
+    turns, conversations = chatting
+    engine.script = vocabulary.script("one", leaves_node=True)
+    arms = []
+    for user in ("mo", "mo", "jo"):
+        opened = await conversations.open(tenant=TENANT, user=user)
+        await read(send(turns, opened.conversation_id, "first"))
+        await ledger.delete(TENANT, opened.conversation_id)
+        assert opened.trial is not None
+        arms.append(opened.trial.arm)
+    unseen = await conversations.open(tenant=TENANT, user="bo")
+    await ledger.delete(TENANT, unseen.conversation_id)
+    rows = await pool.fetch("SELECT * FROM appliance.experiment_deletions ORDER BY at")
+    assert [row["arm"] for row in rows] == arms
+    assert set(rows[0].keys()) == {"experiment", "arm", "mark", "at"}
+    assert all(0 <= row["mark"] < 1 << 16 for row in rows), "as many others have it"
+    assert rows[0]["mark"] == rows[1]["mark"] != rows[2]["mark"], "it tells users apart"
+
+
 async def test_an_edit_and_a_branch_are_marked_and_going_on_is_not(
     pool: Pool, chatting: Any, engine: ScriptedEngine, vocabulary: Vocabulary
 ) -> None:
@@ -350,7 +459,7 @@ async def test_a_group_is_in_no_experiment_on_one_of_its_members(pool: Pool, cha
     assert (await exposures(pool, opened.conversation_id))["experiment"] is None
 
 
-async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_leaves_nothing(
+async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_that_nobody_saw_leaves_nothing(
     pool: Pool, ledger: Ledger, chatting: Any, trials: Trials
 ) -> None:
     _, conversations = chatting
@@ -364,6 +473,7 @@ async def test_a_paused_arm_opens_no_more_conversations_and_a_deleted_one_leaves
     for one in opened:
         await ledger.delete(TENANT, one.conversation_id)
     assert await store.counts("length") == ()
+    assert not await pool.fetchval("SELECT count(*) FROM appliance.experiment_deletions")
 
 
 def test_a_conversation_that_waits_in_the_journal_keeps_its_user_and_its_arm() -> None:

@@ -126,10 +126,16 @@ def test_nobody_is_in_two_experiments_of_a_layer_and_all_are_in_one_that_fills_i
 
 
 def test_users_of_an_excluded_experiment_are_left_out_and_others_are_not() -> None:
-    other = Assigner.of(experiment(name="b", salt="b", layer="elsewhere", range_end=0.3))
+    inside = arms(Assigner.of(experiment(name="b", salt="b", layer="elsewhere", range_end=0.3)))
+    tester = next(user for user in USERS if user not in inside)
+    overrides = {f"acme/{tester}": "one"}
+    other = Assigner.of(
+        experiment(name="b", salt="b", layer="elsewhere", range_end=0.3, overrides=overrides)
+    )
     alone = Assigner.of(experiment())
     without = Assigner.of(experiment(), (other,))
     left_out = arms(other)
+    assert left_out.keys() == inside.keys() | {tester}, "its testers, too"
     expected = {user: arm for user, arm in arms(alone).items() if user not in left_out}
     assert left_out
     assert arms(without) == expected
