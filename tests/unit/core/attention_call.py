@@ -12,8 +12,6 @@ from appliance.tokens import pack
 from tests.reference import attention as reference
 
 GARBAGE = float("nan")
-DOT_ROWS = 8
-"""More rows than these to a K/V head are scored together."""
 
 
 def multiplies_pairs() -> bool:
@@ -23,18 +21,14 @@ def multiplies_pairs() -> bool:
     return {"avx512f", "avx512bw", "avx512_vnni"} <= flags
 
 
-def scored_against_int8(q: torch.Tensor, queries: list[int], kv_heads: int) -> torch.Tensor:
-    """Queries [tokens, heads, head_dim] as the kernel scores them: many rows become int16, each over its
-    own largest value, where the CPU multiplies pairs of whole numbers."""
+def scored_against_int8(q: torch.Tensor) -> torch.Tensor:
+    """Queries [tokens, heads, head_dim] as the kernel scores them: int16, each row over its own largest
+    value, where the CPU multiplies pairs of whole numbers and a row is whole vectors of them."""
     head_dim = q.shape[-1]
-    if head_dim % 16 or head_dim > 512 or not multiplies_pairs():
+    if head_dim % 32 or head_dim > 512 or not multiplies_pairs():
         return q
-    rows = []
-    for own in torch.split_with_sizes(q, queries):
-        scale = own.abs().amax(-1, keepdim=True) / 32_767
-        is_few = own.shape[0] * own.shape[1] // kv_heads <= DOT_ROWS
-        rows.append(own if is_few else (own / scale).round() * scale)
-    return torch.cat(rows)
+    scale = q.abs().amax(-1, keepdim=True) / 32_767
+    return (q / scale).round() * scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +106,8 @@ class Call:
         return out
 
     def expected(self) -> torch.Tensor:
-        kv_heads = self.k_cache.shape[1]
-        q = self.q if self.int8 is None else scored_against_int8(self.q, self.queries, kv_heads)
         return reference.paged_attention(
-            q,
+            self.q if self.int8 is None else scored_against_int8(self.q),
             self.k_cache,
             self.v_cache,
             queries=self.queries,

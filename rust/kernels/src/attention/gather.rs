@@ -35,7 +35,7 @@ pub(super) unsafe fn queries<V: Vector>(attention: &Attention, item: &Item, scra
         scratch.limits[row] = batch.limit(item.sequence, real) as f32;
     }
     let has_scales = matches!(attention.tensors.cache, Cache::Int8 { .. });
-    let in_pairs = !item.by_dots && kernel::in_pairs::<V>(has_scales, head_dim);
+    let in_pairs = kernel::in_pairs::<V>(has_scales, head_dim);
     for (head, kv_head) in item.kv_heads.clone().enumerate() {
         let first = head * item.stride();
         let to = &mut scratch.q[first * head_dim..];
@@ -100,7 +100,8 @@ unsafe fn query<'a>(attention: &Attention, item: &Item, kv_head: usize, row: usi
     unsafe { std::slice::from_raw_parts(q.add(start), attention.batch.shape.head_dim) }
 }
 
-/// A head's queries as int16 panels [head_dim / 2, rows of the panel, 2], each row over its own largest value.
+/// A head's queries as int16 panels [head_dim / 2, rows of the panel, 2], each row over its own largest value; a row
+/// is a panel by dots.
 #[inline(always)]
 unsafe fn pair_queries<V: Vector>(
     attention: &Attention,
@@ -110,10 +111,14 @@ unsafe fn pair_queries<V: Vector>(
     scales: &mut [f32],
 ) {
     let head_dim = attention.batch.shape.head_dim;
-    let padded = item.rows.len().next_multiple_of(V::LANES);
-    let panel = PANEL_VECTORS * V::LANES;
     let mut whole = [0; kernel::PAIRS_DIM_MAX];
     let whole = &mut whole[..head_dim];
+    let (lanes, panel) = if item.by_dots {
+        (1, 1)
+    } else {
+        (V::LANES, PANEL_VECTORS * V::LANES)
+    };
+    let padded = item.rows.len().next_multiple_of(lanes);
     for first in (0..padded).step_by(panel) {
         let width = panel.min(padded - first);
         let to = to[first * head_dim..].as_mut_ptr().cast::<[i16; 2]>();

@@ -83,7 +83,12 @@ pub(crate) trait Vector: Copy {
     unsafe fn add_pairs(self, _lanes: *const i16, _pair: *const i16) -> Self {
         unreachable!("PAIRS says no")
     }
-    /// The sums of `add_pairs` as float32, only where `PAIRS`.
+    /// The same sums with the products of two numbers at `k` and two at `q`, each [LANES, 2], only where `PAIRS`.
+    #[inline(always)]
+    unsafe fn add_products(self, _k: *const i8, _q: *const i16) -> Self {
+        unreachable!("PAIRS says no")
+    }
+    /// These sums as float32, only where `PAIRS`.
     #[inline(always)]
     unsafe fn pairs_sum(self) -> Self {
         unreachable!("PAIRS says no")

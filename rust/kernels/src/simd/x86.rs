@@ -234,6 +234,16 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn add_products(self, k: *const i8, q: *const i16) -> Self {
+        // SAFETY: see the module; both are good for 2 * LANES numbers, by the caller.
+        unsafe {
+            let k = _mm512_cvtepi8_epi16(_mm256_loadu_si256(k.cast()));
+            let q = _mm512_loadu_si512(q.cast());
+            let sums = _mm512_dpwssd_epi32(_mm512_castps_si512(self.0), k, q);
+            Self(_mm512_castsi512_ps(sums))
+        }
+    }
+    #[inline(always)]
     unsafe fn pairs_sum(self) -> Self {
         // SAFETY: see the module.
         Self(unsafe { _mm512_cvtepi32_ps(_mm512_castps_si512(self.0)) })

@@ -6,7 +6,7 @@
 )]
 
 use super::mix::mix;
-use super::stored::Stored;
+use super::stored::{Stored, in_pairs};
 use super::{KEYS, Rows, Tile, rows_of};
 use crate::simd::{self, Vector};
 
@@ -55,7 +55,7 @@ unsafe fn dots_of<V: Vector, E: Stored, const DIM: usize>(tile: &Tile<E>, rows: 
     }
 }
 
-/// Scores [MR rows, BLOCK_KEYS keys], without the scales of the keys.
+/// Scores [MR rows, BLOCK_KEYS keys], without the scales of keys and queries.
 ///
 /// The V rows of the keys are brought near meanwhile; while V is mixed, the K rows that come next are.
 /// Further ahead is slower: it costs room in the fast caches and hides no more.
@@ -72,6 +72,7 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize, const DIM: usize>(
         let k: [*const E; BLOCK_KEYS] = rows_of(tile.k, tile.offsets.add(key));
         let ahead: [*const E; BLOCK_KEYS] = rows_of(tile.v, tile.offsets.add(key));
         let q = rows.q.add(row * head_dim);
+        let in_pairs = in_pairs::<V>(E::SCALED, head_dim);
         let mut acc = [[V::splat(0.0); BLOCK_KEYS]; MR];
         for line in (0..head_dim).step_by(E::LINE) {
             if row == 0 {
@@ -79,7 +80,19 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize, const DIM: usize>(
                     V::prefetch(row.wrapping_add(line));
                 }
             }
-            for i in (line..head_dim.min(line + E::LINE)).step_by(V::LANES) {
+            let end = head_dim.min(line + E::LINE);
+            if in_pairs {
+                for i in (line..end).step_by(2 * V::LANES) {
+                    for n in 0..BLOCK_KEYS {
+                        for r in 0..MR {
+                            let q = q.add(r * head_dim).cast::<i16>().add(i);
+                            acc[r][n] = acc[r][n].add_products(k[n].add(i).cast(), q);
+                        }
+                    }
+                }
+                continue;
+            }
+            for i in (line..end).step_by(V::LANES) {
                 let mut y = [V::splat(0.0); MR];
                 for r in 0..MR {
                     y[r] = V::load(q.add(r * head_dim + i));
@@ -92,7 +105,10 @@ unsafe fn score<V: Vector, E: Stored, const MR: usize, const DIM: usize>(
                 }
             }
         }
-        for (r, sums) in acc.into_iter().enumerate() {
+        for (r, mut sums) in acc.into_iter().enumerate() {
+            if in_pairs {
+                sums = sums.map(|sum| sum.pairs_sum());
+            }
             V::store_sums(sums, rows.scores.add((row + r) * KEYS + key));
         }
     }
@@ -109,11 +125,16 @@ unsafe fn softmax<V: Vector, E: Stored>(tile: &Tile<E>, rows: &Rows, row: usize)
         let start = from_first(*rows.starts.add(row)).min(tile.keys);
         let limit = from_first(*rows.limits.add(row)).min(tile.keys);
         let old = *rows.max.add(row);
+        let q_scale = V::splat(if in_pairs::<V>(E::SCALED, tile.head_dim) {
+            *rows.q_scales.add(row)
+        } else {
+            1.0
+        });
         let mut largest = V::splat(old);
         for key in (0..KEYS).step_by(V::LANES) {
             let mut score = V::load(scores.add(key));
             if E::SCALED {
-                score = score.mul(V::load(tile.k_scales.add(key)));
+                score = score.mul(q_scale.mul(V::load(tile.k_scales.add(key))));
                 score.store(scores.add(key));
             }
             largest = score.max(largest);

@@ -85,8 +85,8 @@ pub(super) struct Rows {
     pub count: usize,
     /// Keys whose successors in K were brought near before the mix, at most `keys`.
     pub fetched: usize,
-    /// Scaled queries: by lanes [head_dim, padded rows], by dots [rows, head_dim]; for `Tile::pairs` int16
-    /// [head_dim / 2, padded rows, 2].
+    /// Scaled queries: by lanes [head_dim, padded rows], by dots [rows, head_dim]; where `in_pairs`, int16 [head_dim / 2,
+    /// padded rows, 2] and [rows, head_dim], a row in the room of its float32.
     pub q: *const f32,
     /// [padded rows] by what int16 queries are to be multiplied.
     pub q_scales: *const f32,

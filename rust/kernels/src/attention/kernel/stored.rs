@@ -59,11 +59,10 @@ impl Stored for i8 {
 /// The largest int16 times the largest int8, summed over so many values, is an int32.
 pub(crate) const PAIRS_DIM_MAX: usize = 512;
 
-/// Whether lanes of rows are scored in whole numbers, against int16 queries: where K is int8, which alone has
-/// scales.
+/// Whether rows are scored in whole numbers, against int16 queries: where K is int8, which alone has scales.
 #[inline(always)]
 pub(crate) fn in_pairs<V: Vector>(scaled: bool, head_dim: usize) -> bool {
-    V::PAIRS && scaled && head_dim <= PAIRS_DIM_MAX
+    V::PAIRS && scaled && head_dim <= PAIRS_DIM_MAX && head_dim.is_multiple_of(2 * V::LANES)
 }
 
 /// The `LANES` values at `p` times the scale of their row, where they have one.

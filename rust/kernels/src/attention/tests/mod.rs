@@ -12,7 +12,6 @@ mod window;
 
 use super::batch::Batch;
 use super::item::Attention;
-use super::plan::DOT_ROWS;
 use super::{Cache, CacheShape, Query, Ragged, Tensors};
 use crate::level::Level;
 use crate::pool;
@@ -197,25 +196,20 @@ impl Case {
         out
     }
 
-    /// The queries that the level scores: the rows of a sequence that are not few become int16 against an int8
-    /// cache where the CPU multiplies pairs of whole numbers.
+    /// The queries that the level scores: int16 against an int8 cache where the CPU multiplies pairs of whole numbers
+    /// and a row is whole vectors of them.
     fn scored(&self, level: Level) -> Vec<f32> {
         let d = self.shape.head_dim;
         let mut q = self.q.clone();
-        if level != Level::Avx512 || !matches!(self.held, Some(Held::Int8(_))) {
+        let is_int8 = matches!(self.held, Some(Held::Int8(_)));
+        if level != Level::Avx512 || !is_int8 || !d.is_multiple_of(32) {
             return q;
         }
-        for tokens in self.query_starts.windows(2) {
-            let (first, end) = (tokens[0] as usize, tokens[1] as usize);
-            if (end - first) * self.query.heads / self.shape.kv_heads <= DOT_ROWS {
-                continue;
-            }
-            for row in q[first * self.query.heads * d..end * self.query.heads * d].chunks_mut(d) {
-                let mut numbers = vec![0; d];
-                let scale = quantise_to(i16::MAX, row, &mut numbers);
-                for (value, number) in row.iter_mut().zip(numbers) {
-                    *value = f32::from(number) * scale;
-                }
+        for row in q.chunks_mut(d) {
+            let mut numbers = vec![0; d];
+            let scale = quantise_to(i16::MAX, row, &mut numbers);
+            for (value, number) in row.iter_mut().zip(numbers) {
+                *value = f32::from(number) * scale;
             }
         }
         q
