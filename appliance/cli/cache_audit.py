@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from appliance.cli.cache_stats import coverage_line
 from appliance.cli.conversation_options import add_conversation
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.plain_text import as_json
+from appliance.log import tell
 
 GRACE_S = 5.0
 """The appliance says itself when the time is over; the command waits a little longer than that."""
@@ -49,8 +51,10 @@ def run_audit(options: argparse.Namespace) -> int:
     if options.tenant is not None:
         asked["tenant"] = options.tenant
     answer = ask(options, "POST", "/cache/audit", asked, timeout_s=options.timeout + GRACE_S)
-    print(as_json(answer) if options.json else _text(answer))
-    return EXIT_FOUND_WRONG if any(path["cause"] for path in answer["paths"]) else 0
+    is_wrong = any(path["cause"] for path in answer["paths"])
+    text = as_json(answer) if options.json else _text(answer)
+    tell(text, logging.ERROR if is_wrong else logging.INFO)
+    return EXIT_FOUND_WRONG if is_wrong else 0
 
 
 def _text(answer: Mapping[str, Any]) -> str:

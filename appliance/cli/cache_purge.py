@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from appliance.cli.admin_client import add_place, ask
 from appliance.cli.conversation_options import add_conversation
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.cli.plain_text import as_json
+from appliance.log import complain
 
 
 def add_purge(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,9 +26,7 @@ def run_purge(options: argparse.Namespace) -> int:
     """Ask and print; returns the exit code."""
     is_whose = options.conversation is not None or options.tenant is not None
     if options.all == is_whose:
-        print(
-            "appliance: say what to purge: a CONVERSATION, --tenant NAME, or --all", file=sys.stderr
-        )
+        complain("appliance: say what to purge: a CONVERSATION, --tenant NAME, or --all")
         return EXIT_BAD_INPUT
     asked: dict[str, object] = {"everything": True}
     if is_whose:

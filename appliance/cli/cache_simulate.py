@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
+from appliance.log import complain
 
 if TYPE_CHECKING:
     from appliance.engine.replay import Outcome
@@ -85,7 +86,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     trace = read_trace(options.trace)
     section = trace.recorded[0].section
     for warning in _warnings(trace):
-        print(f"appliance: {warning}", file=sys.stderr)
+        complain(f"appliance: {warning}", logging.WARNING)
     cases = [
         Case(device_bytes=device, host_bytes=host, disk_bytes=disk, page_size=size, policy=policy)
         for device, host, disk, size, policy in itertools.product(
@@ -97,10 +98,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         )
     ]
     if len(cases) > RUNS_MAX:
-        print(
-            f"appliance: {len(cases)} combinations, at most {RUNS_MAX} are played at once",
-            file=sys.stderr,
-        )
+        complain(f"appliance: {len(cases)} combinations, at most {RUNS_MAX} are played at once")
         return EXIT_BAD_INPUT
     runs = [(case, _play(trace.recorded, case)) for case in cases]
     print(_json(trace, runs) if options.json else _table(trace, runs))

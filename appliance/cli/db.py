@@ -7,10 +7,12 @@ A subcommand is a module `appliance.cli.db_NAME` with `add(commands)`, which add
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, TypeAlias, cast
+
+from appliance.log import complain
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -72,7 +74,7 @@ def _say_which(options: argparse.Namespace, is_default: bool) -> None:
     if options.db_command in SCREENS and not options.json:
         print(words, flush=True)
     elif is_default:
-        print(f"appliance: {words}", file=sys.stderr)
+        complain(f"appliance: {words}", logging.INFO)
 
 
 def _module(name: str) -> Subcommand:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 
 from appliance.cli.db_options import add_target, target_of
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
 from appliance.durable import replace_file
 from appliance.errors import DatabaseError, NotRunning
+from appliance.log import complain
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         snapshot = asyncio.run(read_cluster(target_of(options).connect))
     except (DatabaseError, NotRunning) as error:
-        print(f"appliance: {error.message}", file=sys.stderr)
+        complain(f"appliance: {error.message}")
         snapshot = None
     text = exposition(snapshot)
     if options.output is None:

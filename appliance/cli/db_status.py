@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_state, add_target, state_folder, target_of
 from appliance.errors import JournalDamaged
+from appliance.log import tell
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
     from appliance.dbops.snapshot.rates import Rate
     from appliance.dbops.snapshot.snapshot import Snapshot
+
+
+LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
+"""How grave the screen is in the journal, by its severity."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(as_json(status_json(status, journal, notes)))
     else:
-        print(status_text(status, journal, found.missing, notes))
+        tell(status_text(status, journal, found.missing, notes), LEVELS[status.severity])
     return status.severity
 
 

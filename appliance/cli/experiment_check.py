@@ -4,7 +4,7 @@ renews the operator's pages. Never: starts, stops or ships one."""
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 import time
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from appliance.cli.experiment_options import add_common, add_metrics
 from appliance.cli.experiment_pages import LIST_FILE, draw, publish, write
 from appliance.cli.plain_text import as_json, counted, visible
 from appliance.errors import ApplianceError, Conflict, InvalidRequest
+from appliance.log import complain, tell
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -62,7 +63,7 @@ def check_again(options: argparse.Namespace) -> None:
         _check(options)
     except (ApplianceError, OSError) as error:
         told = error.message if isinstance(error, ApplianceError) else str(error)
-        print(f"appliance: {visible(told)}", file=sys.stderr, flush=True)
+        complain(f"appliance: {visible(told)}")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -85,8 +86,10 @@ def _check(options: argparse.Namespace) -> None:
         print(as_json({"paused": paused, "experiments": [_fields(found) for found in looks]}))
         return
     lines = [f"{found.experiment.name}: {_line(found)}" for found in looks]
-    lines += [f"paused {one['experiment']}, arm {one['arm']}: {one['why']}" for one in paused]
     print(visible("\n".join(lines or ["no experiment runs"])), flush=True)
+    for one in paused:
+        told = visible(f"paused {one['experiment']}, arm {one['arm']}: {one['why']}")
+        tell(told, logging.WARNING)
 
 
 def _pause(options: argparse.Namespace, name: str, arm: str, why: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from appliance.cli.admin_client import ask
 from appliance.cli.experiment_look import Look
 from appliance.cli.plain_text import visible
 from appliance.errors import ApplianceError
+from appliance.log import complain
 
 LIST_FILE = "index.html"
 
@@ -46,7 +47,7 @@ def publish(options: argparse.Namespace, pages: Mapping[str, str]) -> None:
         ask(options, "PUT", "/experiments", {"pages": pages})
     except ApplianceError as error:
         told = f"appliance: /experiments keeps what it shows: {error.message}"
-        print(visible(told), file=sys.stderr, flush=True)
+        complain(visible(told), logging.WARNING)
 
 
 def write(folder: Path, pages: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from appliance.cli.prompt import add_prompt
 from appliance.cli.status import add_status, run_status
 from appliance.cli.system import add_system, run_system
 from appliance.errors import ApplianceError
+from appliance.log import complain, tell_crash
 
 RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "doctor": run_doctor,
@@ -31,16 +32,17 @@ RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code (2: the input or the set-up is at fault)."""
+    sys.excepthook = tell_crash
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser(given).parse_args(given)
     try:
         return _dispatch(options)
     except ApplianceError as error:
-        print(f"appliance: {error.message}", file=sys.stderr)
+        complain(f"appliance: {error.message}")
         return EXIT_BAD_INPUT
     except OSError as error:
         # A disk that is full, a folder that may not be written: the person at the terminal mends it.
-        print(f"appliance: {error}", file=sys.stderr)
+        complain(f"appliance: {error}")
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

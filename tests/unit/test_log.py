@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
 
 from appliance.log import EventFormatter
 
@@ -35,3 +41,47 @@ def test_a_traceback_stays_on_the_line() -> None:
     line = EventFormatter().format(record)
     assert len(line.splitlines()) == 1
     assert "ValueError: bad" in line
+
+
+SPEAKS = """
+import logging, sys, warnings
+from appliance.cli.main import main
+from appliance.log import configure_logging, tell
+configure_logging(logging.DEBUG)
+for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+    logging.getLogger("x").log(level, "said")
+warnings.warn("old\\nforged")
+main(["status", "--config", "/nowhere.toml"])
+tell("one\\ntwo", logging.WARNING)
+raise ValueError("first\\nsecond")
+"""
+
+
+@pytest.mark.parametrize("is_journal", [True, False], ids=["journal", "another"])
+def test_lines_have_their_priority_in_the_journal_and_nowhere_else(is_journal: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = os.fstat(theirs.fileno())
+        inode = status.st_ino if is_journal else status.st_ino + 1
+        environment = {**os.environ, "JOURNAL_STREAM": f"{status.st_dev}:{inode}"}
+        subprocess.run(
+            (sys.executable, "-c", SPEAKS),
+            env=environment,
+            stdout=theirs,
+            stderr=theirs,
+            timeout=60,
+            check=False,
+        )
+        lines = ours.recv(1 << 16, socket.MSG_DONTWAIT).decode().splitlines()
+    said = [line for line in lines if line.endswith(" said")]
+    others = lines[len(said) :]
+    if is_journal:
+        assert [line[:3] for line in said] == ["<7>", "<6>", "<4>", "<3>"]
+        assert others[0].startswith("<4>")
+        assert others[1].startswith("<3>appliance: ")
+        assert others[2:4] == ["<4>one", "<4>two"]
+        assert others[4:]
+        assert all(line.startswith("<2>") for line in others[4:])
+    else:
+        assert len(said) == 4
+        assert not any(line.startswith("<") for line in lines)
