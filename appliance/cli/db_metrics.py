@@ -36,18 +36,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print or write; a database that cannot be asked is told as `appliance_db_up 0`, exit code 2."""
+    from appliance.dbops.monitoring.backups import read_backups
     from appliance.dbops.monitoring.metrics import alert_rules, exposition
     from appliance.dbops.snapshot.inspect import read_cluster
 
     if options.alert_rules:
         print(alert_rules(), end="")
         return 0
+    target = target_of(options)
     try:
-        snapshot = asyncio.run(read_cluster(target_of(options).connect))
+        snapshot = asyncio.run(read_cluster(target.connect))
     except (DatabaseError, NotRunning) as error:
         complain(f"appliance: {error.message}")
         snapshot = None
-    text = exposition(snapshot)
+    text = exposition(snapshot, read_backups(target.directory))
     if options.output is None:
         print(text, end="")
     else:

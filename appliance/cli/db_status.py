@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from appliance.cli.db_options import add_json, add_state, add_target, state_folder, target_of
-from appliance.errors import JournalDamaged
+from appliance.errors import DatabaseError, JournalDamaged, NotRunning
 from appliance.log import tell
+from appliance.task_notes import DATABASE_FILE, note_database
 
 if TYPE_CHECKING:
     from appliance.cli.journal_depth import JournalDepth
     from appliance.dbops.snapshot.rates import Rate
     from appliance.dbops.snapshot.snapshot import Snapshot
+    from appliance.dbops.target import Target
 
 
 LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
@@ -44,9 +46,14 @@ def run(options: argparse.Namespace) -> int:
     from appliance.dbops.monitoring.status import status_of
     from appliance.dbops.snapshot.inspect import read_snapshot
 
-    snapshot = asyncio.run(read_snapshot(target_of(options).connect))
+    target = target_of(options)
+    try:
+        snapshot = asyncio.run(read_snapshot(target.connect))
+    except (DatabaseError, NotRunning):
+        _note(options, target, None)
+        raise
     found = rates(options, snapshot)
-    notes = list(found.notes)
+    notes = [*found.notes, *_note(options, target, snapshot)]
     journal = _journal(options, notes)
     status = status_of(
         snapshot,
@@ -59,6 +66,21 @@ def run(options: argparse.Namespace) -> int:
     else:
         tell(status_text(status, journal, found.missing, notes), LEVELS[status.severity])
     return status.severity
+
+
+def _note(options: argparse.Namespace, target: Target, snapshot: Snapshot | None) -> list[str]:
+    """Leave in the state folder what /metrics tells of the database; returns what is wrong."""
+    from appliance.dbops.monitoring.backups import read_backups
+    from appliance.dbops.monitoring.metrics import exposition
+
+    folder = state_folder(options)
+    if folder is None:
+        return []
+    try:
+        note_database(folder, exposition(snapshot, read_backups(target.directory)))
+    except OSError as error:
+        return [f"/metrics does not know of this look: {folder / DATABASE_FILE}: {error}"]
+    return []
 
 
 def _journal(options: argparse.Namespace, notes: list[str]) -> JournalDepth | None:

@@ -19,6 +19,7 @@ from appliance.cli.process_options import add_processes
 from appliance.cli.prompt import add_prompt
 from appliance.cli.status import add_status, run_status
 from appliance.cli.system import add_system, run_system
+from appliance.cli.task_ended import add_task_ended, run_task_ended
 from appliance.errors import ApplianceError
 from appliance.log import complain, tell_crash
 
@@ -26,6 +27,7 @@ RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "doctor": run_doctor,
     "status": run_status,
     "system": run_system,
+    "task-ended": run_task_ended,
 }
 """Commands of an installed appliance, whose modules load nothing until they run."""
 
@@ -115,6 +117,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     add_status(commands)
     add_doctor(commands)
     add_processes(commands)
+    add_task_ended(commands)
     return parser
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,34 @@ def add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """The command's options."""
     parser = commands.add_parser("status", help="the whole box on one screen")
     parser.add_argument("--config", type=Path, default=CONFIG, help=f"default: {CONFIG}")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    form.add_argument(
+        "--alert-rules",
+        action="store_true",
+        help="print the rules file for Prometheus that goes with /metrics instead",
+    )
 
 
 def run_status(options: argparse.Namespace) -> int:
     """Ask every part and print; returns the exit code, 1 when chats cannot be answered."""
+    if options.alert_rules:
+        print(alert_rules(), end="")
+        return 0
     from appliance.cli.status_parts import gather
     from appliance.credentials import load_as_service
 
     told = gather(load_as_service(options.config))
     print(as_json(told) if options.json else visible("\n".join(lines_of(told))))
     return 0 if told["server"].get("ready") else EXIT_FOUND_WRONG
+
+
+def alert_rules() -> str:
+    """The text of one rules file: of the appliance as a whole, then of its database."""
+    from appliance.dbops.monitoring.metrics import alert_rules as database_rules
+
+    whole = (resources.files("appliance.server") / "alerts.yml").read_text(encoding="utf-8")
+    return whole + database_rules().partition("\ngroups:\n")[2]
 
 
 def lines_of(told: Mapping[str, Any]) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
+from appliance.server.box_metrics import box_exposition
 from appliance.server.json_answer import json_answer
 from appliance.server.services import SERVICES
 
@@ -46,11 +49,12 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Prometheus text: the server's own counters and the engines' gauges."""
+    """Prometheus text: the server's own counters, the engines' gauges, and the box."""
     services = request.app[SERVICES]
     answers = await services.engine.ask_each(timeout_s=ENGINE_TIMEOUT_S)
     values = {name: None if answer is None else answer.values for name, answer in answers.items()}
+    box = await asyncio.to_thread(box_exposition, services.config.paths.data_dir)
     return web.Response(
-        body=services.metrics.exposition(values),
+        body=services.metrics.exposition(values) + box,
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
     )

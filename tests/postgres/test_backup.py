@@ -23,6 +23,7 @@ from appliance.dbops.cluster.leftover import processes_in, recorded_pid
 from appliance.dbops.copies.archive import STAMP, Archive
 from appliance.dbops.copies.backup import back_up
 from appliance.dbops.copies.restore import restore, undo
+from appliance.dbops.monitoring.backups import Backups, read_backups
 from appliance.errors import DatabaseError, NotRunning
 from appliance.store.ledger import Ledger
 from appliance.store.migrate import migrate
@@ -211,6 +212,14 @@ async def test_the_backup_just_verified_stays_though_an_earlier_one_has_a_later_
     first.path.rename(first.path.with_name(f"base-{ahead}"))
     made = await back_up(own.directory, binaries, archive, 1, quiet)
     assert archive.bases() == [made.base]
+    told = read_backups(own.directory)
+    assert told is not None
+    assert told.newest_at == made.base.finished_at
+    assert told.free_bytes
+    # Another's, or a disk that is not mounted, holds none of this database.
+    archive.folder.rename(archive.folder.with_name("elsewhere"))
+    assert read_backups(own.directory) == Backups(newest_at=None)
+    archive.folder.with_name("elsewhere").rename(archive.folder)
     # What a segment was named is on the disk before the server forgets the segment.
     command = str(await ask(own.directory, "SHOW archive_command"))
     assert command.endswith(f" && sync {shlex.quote(str(archive.wal).replace('%', '%%'))}; fi")

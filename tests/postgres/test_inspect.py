@@ -24,6 +24,7 @@ from appliance.dbops.snapshot.snapshot import AgeMin, Database, Relation, Snapsh
 from appliance.dbops.target import Connection, Target
 from appliance.errors import DatabaseError, NotRunning
 from appliance.store.journal_frame import KEY_BYTES, header
+from appliance.task_notes import read_database
 from tests.postgres_fixtures import execute, quiet
 
 TABLES = 100
@@ -439,6 +440,12 @@ def test_status_is_one_screen_and_its_exit_code_is_for_monitoring(
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert "template0" in text
+    assert b"appliance_db_up 1.0\n" in read_database(tmp_path)
+    assert b"appliance_db_backup_timestamp_seconds " in read_database(tmp_path)
+    away = ("--url", "postgresql://postgres@127.0.0.1:1/postgres", "--state-dir", str(tmp_path))
+    assert main(["db", "status", *away]) == 2
+    assert b"appliance_db_up 0.0\n" in read_database(tmp_path)
+    capsys.readouterr()
     code, text = run(watched, capsys, "status", "--json", "--state-dir", str(tmp_path))
     told = json.loads(text)
     assert told["severity"] == "ok"

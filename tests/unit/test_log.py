@@ -67,8 +67,8 @@ def test_lines_have_their_priority_in_the_journal_and_nowhere_else(is_journal: b
         subprocess.run(
             (sys.executable, "-c", SPEAKS),
             env=environment,
-            stdout=theirs,
-            stderr=theirs,
+            stdout=theirs.fileno(),
+            stderr=theirs.fileno(),
             timeout=60,
             check=False,
         )

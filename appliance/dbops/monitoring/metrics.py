@@ -7,6 +7,7 @@ client's name; the labels are databases and the kinds of what holds the horizon.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from importlib import resources
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +17,7 @@ from appliance.dbops.blockers.blocker import BlockerKind
 from appliance.dbops.blockers.blockers import due_age
 from appliance.dbops.blockers.holders import holders
 from appliance.dbops.limits import STOP_AGE
+from appliance.dbops.monitoring.backups import Backups, made_at
 from appliance.dbops.monitoring.status import autovacuum_lag, stage_of_member_space
 from appliance.dbops.snapshot.snapshot import Database, Snapshot
 
@@ -33,10 +35,13 @@ HOLDERS = (
 Family = GaugeMetricFamily | CounterMetricFamily
 
 
-def exposition(snapshot: Snapshot | None) -> str:
-    """The Prometheus text of a snapshot; of None, that the database could not be asked."""
+def exposition(snapshot: Snapshot | None, backups: Backups | None = None) -> str:
+    """The Prometheus text of a snapshot; of None, that the database could not be asked.
+
+    `backups`: None where it is not known where they are kept, as of a database on another machine.
+    """
     registry = CollectorRegistry()
-    registry.register(_Families(list(_families(snapshot))))
+    registry.register(_Families(list(_families(snapshot, backups))))
     return generate_latest(registry).decode()
 
 
@@ -57,7 +62,7 @@ class _Families:
         return self._families
 
 
-def _families(snapshot: Snapshot | None) -> Iterator[Family]:
+def _families(snapshot: Snapshot | None, backups: Backups | None) -> Iterator[Family]:
     yield _gauge("up", "Whether the database could be asked.", float(snapshot is not None))
     if snapshot is None:
         return
@@ -71,6 +76,8 @@ def _families(snapshot: Snapshot | None) -> Iterator[Family]:
     yield from _members(snapshot)
     yield from _autovacuum(snapshot)
     yield _horizon(snapshot)
+    if backups is not None:
+        yield from _backups(backups, made_at(snapshot.system_id))
 
 
 def _ids(snapshot: Snapshot) -> Iterator[Family]:
@@ -128,6 +135,19 @@ def _horizon(snapshot: Snapshot) -> Family:
     for kind, age in oldest.items():
         family.add_metric([kind.value], age)
     return family
+
+
+def _backups(backups: Backups, cluster_made_at: datetime | None) -> Iterator[Family]:
+    since = backups.newest_at or cluster_made_at
+    if since is not None:
+        yield _gauge(
+            "backup_timestamp_seconds",
+            "When the newest base backup ended; without any, when the cluster was made.",
+            since.timestamp(),
+        )
+    if backups.free_bytes is not None and backups.disk_bytes is not None:
+        yield _gauge("backup_free_bytes", "Bytes free on the backups' disk.", backups.free_bytes)
+        yield _gauge("backup_disk_bytes", "Bytes of the backups' disk.", backups.disk_bytes)
 
 
 def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
