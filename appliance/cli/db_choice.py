@@ -21,8 +21,8 @@ def choose(options: argparse.Namespace) -> bool:
     if any(getattr(options, name, None) is not None for name in ("url", "data_dir", "config")):
         return False
     demo = demo_paths(None).data_dir
-    if _exists(CONFIG):
-        if _exists(demo):
+    if is_there(CONFIG):
+        if is_there(demo):
             raise ConfigError(
                 "which one is meant? An appliance is installed here, and this user has a demo: add "
                 f"--config {CONFIG} or --data-dir {demo}"
@@ -42,7 +42,7 @@ def chosen(options: argparse.Namespace, is_default: bool) -> str:
     return f"database{whose}: {target}"
 
 
-def _exists(path: Path) -> bool:
+def is_there(path: Path) -> bool:
     """A folder that may not be looked into counts: what it is about is there."""
     try:
         return path.exists()

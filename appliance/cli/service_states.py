@@ -19,7 +19,7 @@ STEADY_S = 900.0
 """A service that ran so long since it was last started again is one that runs."""
 
 _STARTED = "ExecMainStartTimestampMonotonic"
-_SHOWN = ("Id", "ActiveState", "SubState", "NRestarts", "Result", _STARTED)
+_SHOWN = ("Id", "ActiveState", "SubState", "StatusText", "NRestarts", "Result", _STARTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class ServiceState:
     """A unit as systemd(1) has it. `active` and `sub` are its states, `result` is how it last ended.
 
     `restarts`: how often systemd started it again, since a person last did; `up_s`: since when its
-    process runs, None where it has none.
+    process runs, None where it has none; `status`: what the process says of itself.
     """
 
     active: str
@@ -35,6 +35,7 @@ class ServiceState:
     result: str = "success"
     restarts: int = 0
     up_s: float | None = None
+    status: str = ""
 
     @property
     def restarting(self) -> str | None:
@@ -81,6 +82,7 @@ def _state(values: Mapping[str, str], now_s: float) -> ServiceState:
         result=values.get("Result", "success"),
         restarts=_number(values.get("NRestarts", "")),
         up_s=now_s - started_us / 1e6 if is_up else None,
+        status=values.get("StatusText", ""),
     )
 
 

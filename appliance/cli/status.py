@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from appliance.cli.db_choice import is_there
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.installed import CONFIG
 from appliance.cli.plain_text import as_json, percent, size, visible
+from appliance.dbops.limits import STOP_AGE
+from appliance.errors import ConfigError
 
-XID_LIMIT = 2_000_000_000
-"""Roughly 2^31 less PostgreSQL's safety margin: where it takes no more writes."""
+WIDTH = 80
+LABEL = 12
 
 
 def add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,8 +41,12 @@ def run_status(options: argparse.Namespace) -> int:
     from appliance.cli.status_parts import gather
     from appliance.credentials import load_as_service
 
+    if options.config == CONFIG and not is_there(CONFIG):
+        raise ConfigError(
+            f"no appliance is installed here: there is no {CONFIG} (--config FILE: one of `serve`)"
+        )
     told = gather(load_as_service(options.config))
-    print(as_json(told) if options.json else visible("\n".join(lines_of(told))))
+    print(as_json(told) if options.json else "\n".join(lines_of(told)))
     return 0 if told["server"].get("ready") else EXIT_FOUND_WRONG
 
 
@@ -51,87 +59,133 @@ def alert_rules() -> str:
 
 
 def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
-    """The screen."""
-    yield f"appliance {told['version']}, model {told['model']['name']}"
+    """The screen, in lines of 80 letters; a word that is longer keeps its line."""
+    yield from _wrapped("appliance", f"{told['version']}, model {told['model']['name']}")
+    for label, text in _parts(told):
+        yield from _wrapped(label, text)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    lines = textwrap.wrap(
+        visible(text),
+        WIDTH,
+        initial_indent=f"{label:<{LABEL}}",
+        subsequent_indent=" " * LABEL,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [label]
+
+
+def _parts(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each line's label and text."""
     yield from _services(told["services"])
-    yield _line("server", told["server"], _server)
-    for name, engine in told["engines"].items():
-        if "away" in engine:
-            yield _line(name, engine, str)
-        else:
-            yield from _engine(name, engine)
-    yield _line("database", told["database"], _database)
-    yield _line("journal", told["journal"], _journal)
+    server = told["server"]
+    yield from _away("server", server) or _server(server, told["version"])
+    engines = told["engines"]
+    # Of several each has one line: the screen has 24. `appliance cache stats` has the rest.
+    shown = _engine if len(engines) == 1 else _engine_line
+    for name, engine in engines.items():
+        yield from _away(name, engine) or shown(name, engine)
+    for name, lines in (("database", _database), ("journal", _journal)):
+        yield from _away(name, told[name]) or lines(told[name])
 
 
-def _line(name: str, part: Mapping[str, Any], words: Any) -> str:
-    return f"{name:<12}" + (f"AWAY: {part['away']}" if "away" in part else words(part))
+def _away(name: str, part: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, f"AWAY: {part['away']}")] if "away" in part else []
 
 
-def _services(states: Mapping[str, Any]) -> Iterator[str]:
-    processes = {name: state for name, state in states.items() if name.endswith(".service")}
-    if not processes:
+def _services(states: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if not states:
         return
+    active = [
+        name.removesuffix(".service").removeprefix("appliance-")
+        for name, state in states.items()
+        if name.endswith(".service") and state["active"] == "active"
+    ]
+    yield "services", f"{', '.join(active) or 'none'} active"
     failed = [name for name, state in states.items() if state["active"] == "failed"]
-    active = [n.removesuffix(".service") for n, s in processes.items() if s["active"] == "active"]
-    yield f"{'services':<12}{', '.join(active) or 'none'} active"
     if failed:
-        yield f"{'':<12}FAILED: {', '.join(failed)}"
+        yield "", f"FAILED: {', '.join(failed)}"
     for name, state in states.items():
         if state["restarting"] is not None:
-            yield f"{'':<12}RESTARTING: {name} {state['restarting']}"
+            yield "", f"RESTARTING: {name} {state['restarting']}"
 
 
-def _server(server: Mapping[str, Any]) -> str:
+def _server(server: Mapping[str, Any], own_version: str) -> Iterator[tuple[str, str]]:
     state = "ready" if server["ready"] else f"NOT READY ({'; '.join(server['reasons'])})"
-    shares = ", ".join(f"{role} {share:.1%}" for role, share in server["index_coverage"].items())
-    return (
-        f"{state}, process {server['pid']}, version {server['version']}; "
-        f"{server['streams']} of {server['streams_max']} streams"
-        + (f"; coverage {shares}" if shares else "")
-    )
+    other = "" if server["version"] == own_version else f", version {server['version']}"
+    yield "server", f"{state}, process {server['pid']}{other}"
+    yield "  streams", f"{server['streams']} of {server['streams_max']}"
+    shares = server["index_coverage"].items()
+    if shares:
+        yield "  coverage", ", ".join(f"{role} {share:.1%}" for role, share in shares)
 
 
-def _engine(name: str, engine: Mapping[str, Any]) -> Iterator[str]:
-    values: Mapping[str, float] = engine["values"]
+def _engine(name: str, engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    values = engine["values"]
 
     def number(key: str) -> str:
-        return f"{values[key]:.0f}"
+        return f"{values[key]:,.0f}" if key in values else "?"
 
+    def tier(kind: str) -> str:
+        used, most = (values.get(f"tier_{kind}_bytes{end}", 0) for end in ("", "_max"))
+        off = " (OFF: it failed)" if values.get(f"tier_{kind}_off") else ""
+        return f"{kind} {size(used)} of {size(most)}{off}" if most else f"no {kind} tier"
+
+    model = engine["model_fingerprint"][:12]
+    pages = (
+        f"{number('pages_cached')} cached, {number('pages_free')} free of {number('pages_total')}"
+    )
+    lost = {
+        "eviction": f"{number('evicted_pages')} pages",
+        "preemption": f"{number('recomputed_tokens')} tokens",
+        "restart": f"{number('unknown_node')} requests",
+        "damage": f"{number('tier_rejected_pages')} pages",
+    }
+    queue = f"{number('running')} running, {number('waiting')} waiting"
+    audits = f"{number('audits')} of {number('audited_tokens')} tokens"
+    alarm = "; ALARM: what is cached was wrong" if values.get("audit_alarm") else ""
+    yield name, f"on {engine['device']}, process {engine['pid']}, {_memory(values)}model {model}"
+    yield "  requests", f"{queue}; hits {_hits(values)} of {number('prompt_tokens')} prompt tokens"
+    yield "  pages", f"{pages}; {tier('host')}; {tier('disk')}"
+    yield "  lost to", ", ".join(f"{cause} {what}" for cause, what in lost.items())
+    yield "  audits", f"{audits}, {number('audit_failures')} failed{alarm}"
+
+
+def _engine_line(name: str, engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    values = engine["values"]
+    queue = f"{values.get('running', 0):.0f} running, {values.get('waiting', 0):.0f} waiting"
+    alarm = "; ALARM" if values.get("audit_alarm") else ""
     yield (
-        f"{name:<12}on {engine['device']}, process {engine['pid']}, {size(values['rss_bytes'])}, "
-        f"model {engine['model_fingerprint'][:12]}"
+        name,
+        f"{engine['device']}, {_memory(values)}{queue}, hits {_hits(values)}{alarm}",
     )
-    yield f"{'  queue':<12}{number('running')} running, {number('waiting')} waiting"
+
+
+def _memory(values: Mapping[str, float]) -> str:
+    return f"{size(values['rss_bytes'])}, " if "rss_bytes" in values else ""
+
+
+def _hits(values: Mapping[str, float]) -> str:
+    return percent(values.get("prefix_hit_tokens", 0), values.get("prompt_tokens", 0))
+
+
+def _database(database: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    age, schema = database["xid_age"], database["schema_version"] or "none yet"
+    server = f"PostgreSQL {database['server_version']}, schema {schema}"
+    yield "database", f"{server}, {size(database['bytes'])}, {database['sessions']} sessions"
     yield (
-        f"{'  pages':<12}{number('pages_cached')} cached, {number('pages_free')} free of "
-        f"{number('pages_total')}; host {size(values['tier_host_bytes'])} of "
-        f"{size(values['tier_host_bytes_max'])}; disk {size(values['tier_disk_bytes'])} of "
-        f"{size(values['tier_disk_bytes_max'])}" + (" (OFF)" if values["tier_disk_off"] else "")
-    )
-    yield (
-        f"{'  hits':<12}{percent(values['prefix_hit_tokens'], values['prompt_tokens'])} of "
-        f"{number('prompt_tokens')} prompt tokens; lost to: eviction of {number('evicted_pages')} pages, "
-        f"preemption {number('recomputed_tokens')} tokens, restart {number('unknown_node')} requests, "
-        f"rejected {number('tier_rejected_pages')} pages"
-    )
-    alarm = "; ALARM: what is cached was wrong" if values["audit_alarm"] else ""
-    yield (
-        f"{'  audits':<12}{number('audits')} of {number('audited_tokens')} tokens, "
-        f"{number('audit_failures')} failed{alarm}"
+        "  age",
+        f"{age:,} transactions; writes stop at {STOP_AGE:,} ({age / STOP_AGE:.1%})",
     )
 
 
-def _database(database: Mapping[str, Any]) -> str:
-    age = database["xid_age"]
-    return (
-        f"PostgreSQL {database['server_version']}, schema {database['schema_version'] or 'none yet'}, "
-        f"{size(database['bytes'])}, {database['sessions']} sessions; "
-        f"age {age} transactions ({age / XID_LIMIT:.1%} of what stops it)"
-    )
+def _journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "journal", _journal_text(journal)
 
 
-def _journal(journal: Mapping[str, Any]) -> str:
+def _journal_text(journal: Mapping[str, Any]) -> str:
     if "entries" not in journal:
         return f"{size(journal['bytes'])} on disk; the server knows what of it still waits"
     if not journal["entries"]:

@@ -6,6 +6,7 @@ A part that cannot be asked is `{"away": why}`. Never: starts, waits long, or ch
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -14,13 +15,14 @@ from typing import Any, TypeAlias
 
 from appliance.cli.admin_client import ask_socket
 from appliance.cli.service_states import ServiceState, services
+from appliance.cli.system_files import engine_units
 from appliance.config import Config, engine_configs
 from appliance.database_failure import DatabaseFailure
 from appliance.dbops.monitoring.figures import read_figures
 from appliance.dbops.target import Target
 from appliance.errors import ApplianceError, DatabaseError, EngineUnavailable
 from appliance.store.migrate import schema_version
-from appliance.wire.client import EngineClient
+from appliance.wire.client import NOBODY_LISTENS, EngineClient
 
 PART_TIMEOUT_S = 3.0
 Part: TypeAlias = Mapping[str, Any]
@@ -29,11 +31,12 @@ Part: TypeAlias = Mapping[str, Any]
 def gather(config: Config) -> dict[str, Any]:
     """Every part by name."""
     server = _server(config)
+    states = services()
     return {
         "version": version("appliance"),
-        "services": {unit: _service(state) for unit, state in services().items()},
+        "services": {unit: _service(state) for unit, state in states.items()},
         "server": server,
-        "engines": asyncio.run(_engines(config)),
+        "engines": asyncio.run(_engines(config, states)),
         "database": asyncio.run(database_part(config)),
         # Only the server knows what of the file is done with; without it, the file's size is told.
         "journal": server.get("journal") or _journal(config.paths.journal_dir),
@@ -42,7 +45,8 @@ def gather(config: Config) -> dict[str, Any]:
 
 
 def _service(state: ServiceState) -> Part:
-    return {**asdict(state), "restarting": state.restarting}
+    up_s = None if state.up_s is None else round(state.up_s, 1)
+    return {**asdict(state), "up_s": up_s, "restarting": state.restarting}
 
 
 def _server(config: Config) -> Part:
@@ -55,19 +59,31 @@ def _server(config: Config) -> Part:
     return told
 
 
-async def _engines(config: Config) -> dict[str, Part]:
+async def _engines(config: Config, states: Mapping[str, ServiceState]) -> dict[str, Part]:
+    # What the client logs of an engine that it cannot use is told on the screen.
+    logging.getLogger("appliance.wire").setLevel(logging.CRITICAL + 1)
     own = engine_configs(config)
-    parts = await asyncio.gather(*(_engine(engine.paths.engine_socket) for engine in own))
-    return dict(zip([engine.paths.engine_name for engine in own], parts, strict=True))
+    parts = await asyncio.gather(
+        *(
+            engine_part(each.paths.engine_socket, states.get(unit))
+            for each, unit in zip(own, engine_units(config), strict=True)
+        )
+    )
+    return dict(zip([each.paths.engine_name for each in own], parts, strict=True))
 
 
-async def _engine(path: Path) -> Part:
+async def engine_part(path: Path, service: ServiceState | None = None) -> Part:
+    """What an engine tells; `service`: its unit, where systemd has one, which knows of a load."""
+    client = EngineClient(path)
+    hello = None
     try:
-        async with asyncio.timeout(PART_TIMEOUT_S), EngineClient(path) as client:
+        async with asyncio.timeout(PART_TIMEOUT_S), client:
             hello = await client.wait_ready()
             answer = await client.ask(timeout_s=PART_TIMEOUT_S)
     except TimeoutError:
-        return {"away": f"no engine answers at {path}"}
+        if hello is not None:
+            return {"away": f"{path}: no answer within {PART_TIMEOUT_S:g} s"}
+        return {"away": _why_away(client.fault, path, service)}
     except EngineUnavailable as error:
         return {"away": error.message}
     return {
@@ -75,8 +91,18 @@ async def _engine(path: Path) -> Part:
         "device": hello.device,
         "model_fingerprint": hello.model_fingerprint,
         "context_tokens_max": hello.context_tokens_max,
-        "values": answer.values,
+        "values": {n: int(v) if v.is_integer() else v for n, v in answer.values.items()},
     }
+
+
+def _why_away(fault: str, path: Path, service: ServiceState | None) -> str:
+    if fault != NOBODY_LISTENS:
+        return f"{path}: {fault}"
+    if service is None:
+        return f"{path}: {NOBODY_LISTENS}: it loads its model still, or does not run"
+    if service.active == "activating" and service.restarting is None:
+        return f"it starts: {service.status or 'loading the model'}"
+    return f"it does not run: its service is {service.active or 'unknown'}"
 
 
 async def database_part(config: Config) -> Part:

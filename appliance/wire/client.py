@@ -55,6 +55,9 @@ WRITE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes the engine has not read yet, before new requests are refused."""
 
 
+NOBODY_LISTENS = "nobody listens there"
+
+
 class EngineClient:
     """A connection to one engine that heals itself. Use as `async with`, or `start` and `close`."""
 
@@ -73,6 +76,7 @@ class EngineClient:
         self._link: _Link | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._is_ready = asyncio.Event()
+        self._fault = NOBODY_LISTENS
         self._ask_numbers = itertools.count(1)
 
     async def __aenter__(self) -> Self:
@@ -108,6 +112,11 @@ class EngineClient:
     def ready(self) -> bool:
         """Whether `generate` would reach an engine now."""
         return self._link is not None
+
+    @property
+    def fault(self) -> str:
+        """What the last attempt to connect met, for a person; of no meaning while `ready`."""
+        return self._fault
 
     async def wait_ready(self) -> Hello:
         """Wait, without a bound, until an engine is connected."""
@@ -204,8 +213,11 @@ class EngineClient:
             _, link = await loop.create_unix_connection(
                 lambda: _Link(self._events_max), str(self._path)
             )
-        except OSError:
+        except OSError as error:
+            is_nobody = isinstance(error, FileNotFoundError | ConnectionError)
+            self._fault = NOBODY_LISTENS if is_nobody else f"it cannot be asked: {error.strerror}"
             return None
+        self._fault = "it listens and says nothing: it stands still"
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 hello = await asyncio.shield(link.greeted)
@@ -217,6 +229,8 @@ class EngineClient:
         if hello is not None and hello.protocol == PROTOCOL:
             return link
         theirs = None if hello is None else hello.protocol
+        told = "another protocol" if theirs is None else f"protocol {theirs}"
+        self._fault = f"it is of another version: it speaks {told}, this program {PROTOCOL}"
         log.error("engine_not_usable", extra={"protocol": theirs, "expected": PROTOCOL})
         await link.close()
         return None

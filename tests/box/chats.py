@@ -16,7 +16,6 @@ PATIENCE_S = 60.0
 SERVER, ENGINE = "appliance-server.service", "appliance-engine@0.service"
 POSTGRES = "appliance-postgres.service"
 UNITS = (SERVER, ENGINE, POSTGRES)
-STREAMS = "appliance_streams_running "
 NO_END = {"0": -100, "1": -100, "2": -100}
 """The tiny model's control tokens: a reply is as long as it may be."""
 
@@ -112,15 +111,21 @@ class Stream(threading.Thread):
             self.end, self.told = name, told
 
 
-def streams_running() -> int:
-    """How many replies the server is giving, those that wait for their turn included."""
+def metrics() -> dict[str, float]:
+    """One scrape: each sample's value by its name and labels."""
     connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10)
     try:
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
     finally:
         connection.close()
-    return int(float(next(line for line in lines if line.startswith(STREAMS)).split()[-1]))
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
+def streams_running() -> int:
+    """How many replies the server is giving, those that wait for their turn included."""
+    return int(metrics()["appliance_streams_running"])
 
 
 def until(true: Callable[[], bool], what: str) -> None:

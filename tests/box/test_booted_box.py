@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from tests.box.chats import (
     begin,
     call,
     is_ready,
+    metrics,
     send,
     streams_running,
     texts,
@@ -47,6 +49,30 @@ def test_an_installed_box_answers_its_first_chat_and_its_doctor_finds_no_fault(b
     assert status["server"]["ready"]
     assert status["engines"]["engine"]["values"]["finished"] >= 1
     assert status["database"]["schema_version"] >= 1
+    told = box.in_network(metrics)
+    assert told["appliance_db_up"] == 1
+    assert time.time() - told["appliance_db_backup_timestamp_seconds"] < 600
+    assert told["appliance_disk_free_bytes"] > 0
+    for name in ("db-status", "db-backup", "cache-audit", "experiment-check"):
+        assert told[f'appliance_task_failed{{task="{name}"}}'] == 0
+
+
+def test_a_task_that_fails_is_in_the_journal_as_an_error_and_in_the_metrics(box: Box) -> None:
+    audit = "appliance-cache-audit.service"
+    name = 'appliance_task_failed{task="cache-audit"}'
+    box.run("systemctl", "stop", ENGINE)
+    try:
+        assert box.run("systemctl", "start", audit, check=False).returncode == 1
+    finally:
+        box.run("systemctl", "start", ENGINE)
+    said = box.journal("-u", audit, "-p", "err").splitlines()
+    assert any(line.startswith("appliance: ") for line in said), box.journal("-u", audit)
+    assert "engine_lost" in box.journal("-u", SERVER, "-p", "warning")
+    assert "server_started" not in box.journal("-u", SERVER, "-p", "warning")
+    assert box.in_network(metrics)[name] == 1
+    until(lambda: box.in_network(is_ready), "ready again")
+    box.run("systemctl", "start", audit)
+    assert box.in_network(metrics)[name] == 0
 
 
 def test_a_restart_of_the_server_refuses_no_connection_and_keeps_what_is_cached(box: Box) -> None:

@@ -191,3 +191,19 @@ def test_a_service_gets_no_more_memory_than_its_limit(
     # The kernel counts in pages; a share is one of what this machine may have.
     assert limit == probed[unit]["MemoryMax meant"] // mmap.PAGESIZE * mmap.PAGESIZE
     assert limit == int(found[1]) << 30 if found[2] == "G" else limit <= total * int(found[1]) / 100
+
+
+def test_the_docs_tell_the_exposure_that_the_box_prints(box: Box) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    told = re.search(r"says (\S+) for the server, (\S+) for the engine, (\S+) for PostgreSQL", text)
+    assert told is not None
+    said = box.run(
+        "systemd-analyze",
+        "security",
+        "--no-pager",
+        SERVER,
+        ENGINE.replace("@.", "@0."),
+        POSTGRES,
+        check=False,
+    ).stdout
+    assert list(told.groups()) == re.findall(r"exposure level for appliance-\S+: (\d+\.\d)", said)
