@@ -55,7 +55,9 @@ def read_png(data: bytes) -> PngCard:
     keyword = next((keyword for keyword in KEYWORDS if keyword in cards), "")
     if not keyword:
         raise InvalidCard(
-            "image: it holds no character card (no tEXt chunk `ccv3` or `chara`)", param="image"
+            "image: it holds no character card (no tEXt chunk `ccv3` or `chara`); a copy that was "
+            "converted or made smaller has lost it",
+            param="image",
         )
     follows = len(PNG_SIGNATURE) + end < len(data)
     return PngCard(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,9 @@ from appliance.prompt.cards.png import read_png
 
 CARD_BYTES_MAX = 16 * 1024 * 1024
 _ZIP = b"PK\x03\x04"
+_LOOKED_AT_BYTES = 4096
+_OTHER_IMAGES = {b"\xff\xd8\xff": "JPEG", b"RIFF": "WebP", b"GIF8": "GIF"}
+_ID_LINE = re.compile(rb"^id:", re.MULTILINE)
 _EMBEDDED = ("embeded://", "embedded://")
 """The format's own spelling, and the one that some writers take it for."""
 
@@ -40,7 +44,22 @@ def read_card(data: bytes) -> Card:
         return card_of_files(document, files)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
         return _with_portrait(read_document(data, where="card"))
-    raise InvalidCard("card: no PNG, CHARX or JSON file", param="card")
+    raise InvalidCard(f"card: {_what(data)}", param="card")
+
+
+def _what(data: bytes) -> str:
+    """What a file is that holds no card."""
+    if not data:
+        return "the file is empty"
+    for beginning, kind in _OTHER_IMAGES.items():
+        if data.startswith(beginning):
+            return f"a {kind} image, which holds no card; no PNG, CHARX or JSON file"
+    if _ID_LINE.search(data[:_LOOKED_AT_BYTES]):
+        return (
+            "no PNG, CHARX or JSON file; a character's YAML file is published with `appliance prompt "
+            "publish`"
+        )
+    return "no PNG, CHARX or JSON file"
 
 
 def card_of_files(document: bytes, files: dict[str, bytes]) -> Card:

@@ -1,6 +1,15 @@
 // Talks to the server: JSON calls and streams of server-sent events. Never touches the page.
 
 const KEY_SLOT = "appliance.key";
+// Longer than the server itself goes on trying (10 s) before it says that something cannot be done.
+const ANSWER_MS = 15_000;
+// A stream is never silent so long: a comment comes every `server.ping_interval_s` (10 s).
+const SILENT_MS = 25_000;
+const FILE_MS = 30_000;
+const SLOWEST_BYTES_MS = 100;
+
+/** The code of a request that the server did not answer in time: it may be sent again. */
+export const NO_ANSWER = "no_answer";
 
 /** A failure with a sentence for the reader. */
 export class ApiError extends Error {
@@ -33,12 +42,54 @@ function headers(contentType) {
   return result;
 }
 
-function send(method, path, body, signal) {
-  if (body === undefined) return sendBytes(method, path, undefined, null, signal);
-  return sendBytes(method, path, JSON.stringify(body), "application/json", signal);
+/** How long a request is waited for: from its start, or from when something of it came last. */
+class Patience {
+  constructor(limitMs, leave = null) {
+    this.limitMs = limitMs;
+    this.isOver = false;
+    this.abort = new AbortController();
+    if (leave?.aborted) this.abort.abort();
+    leave?.addEventListener("abort", () => this.abort.abort(), { signal: this.abort.signal });
+    this.renew();
+  }
+
+  renew() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      this.isOver = true;
+      this.abort.abort();
+    }, this.limitMs);
+  }
+
+  end() {
+    clearTimeout(this.timer);
+  }
+
+  /** What is to be said of a failure. */
+  told(error, { code = NO_ANSWER } = {}) {
+    return this.isOver ? new ApiError("The server does not answer. Try again in a moment.", { code }) : error;
+  }
 }
 
-async function sendBytes(method, path, body, contentType, signal) {
+/** Send a request, and do all that is to be done with its answer, within a time. */
+async function within(limitMs, method, path, { body, contentType = null }, read) {
+  const patience = new Patience(limitMs);
+  try {
+    const response = await send(method, path, body, contentType, patience.abort.signal);
+    if (!response.ok) throw await failure(response);
+    return await read(response);
+  } catch (error) {
+    throw patience.told(error);
+  } finally {
+    patience.end();
+  }
+}
+
+function json(body) {
+  return body === undefined ? {} : { body: JSON.stringify(body), contentType: "application/json" };
+}
+
+async function send(method, path, body, contentType, signal) {
   try {
     return await fetch(path, {
       method,
@@ -68,41 +119,51 @@ async function failure(response) {
 }
 
 /** One JSON call; resolves to the parsed answer, or null where there is none. */
-export async function call(method, path, body) {
-  const response = await send(method, path, body);
-  if (!response.ok) throw await failure(response);
-  return response.status === 204 ? null : response.json();
+export function call(method, path, body) {
+  return within(ANSWER_MS, method, path, json(body), (answer) => (answer.status === 204 ? null : answer.json()));
 }
 
 /** Send a file as it is; resolves to the parsed answer. */
-export async function upload(path, file) {
-  const response = await sendBytes("POST", path, file, "application/octet-stream");
-  if (!response.ok) throw await failure(response);
-  return response.json();
+export function upload(path, file) {
+  const sent = { body: file, contentType: "application/octet-stream" };
+  return within(FILE_MS + file.size / SLOWEST_BYTES_MS, "POST", path, sent, (answer) => answer.json());
 }
 
 /** An image as an address for this page alone: the key goes along, which an element would not send. */
-export async function imageUrl(path) {
-  const response = await send("GET", path);
-  return response.ok ? URL.createObjectURL(await response.blob()) : null;
+export function imageUrl(path) {
+  return within(FILE_MS, "GET", path, {}, async (answer) => URL.createObjectURL(await answer.blob()));
 }
 
 /** A file's bytes, its name, and what it could not hold (a sentence, or null). */
-export async function download(path) {
-  const response = await send("GET", path);
-  if (!response.ok) throw await failure(response);
-  const name = /filename="([^"]+)"/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "card";
-  return { blob: await response.blob(), name, left: response.headers.get("X-Card-Not-Carried") };
+export function download(path) {
+  return within(FILE_MS, "GET", path, {}, async (answer) => {
+    const name = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition") ?? "")?.[1] ?? "card";
+    return { blob: await answer.blob(), name, left: answer.headers.get("X-Card-Not-Carried") };
+  });
 }
 
-/** One stream: yields {name, data} for every event; comments (pings) are skipped. */
+/** One stream: yields {name, data} for every event; comments (pings) are skipped, but show that it lives. */
 export async function* stream(path, body, signal) {
-  const response = await send("POST", path, body, signal);
-  if (!response.ok) throw await failure(response);
+  const patience = new Patience(SILENT_MS, signal);
+  try {
+    const { body: text, contentType } = json(body);
+    const response = await send("POST", path, text, contentType, patience.abort.signal);
+    if (!response.ok) throw await failure(response);
+    yield* events(response, patience);
+  } catch (error) {
+    // Not to be sent again of itself: what had come of it is shown already.
+    throw patience.told(error, { code: null });
+  } finally {
+    patience.end();
+  }
+}
+
+async function* events(response, patience) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   try {
     for (;;) {
+      patience.renew();
       const { value, done } = await reader.read().catch((error) => {
         if (error.name === "AbortError") throw error;
         throw new ApiError("The connection was lost in the middle of the answer.");

@@ -253,9 +253,9 @@ function endTurn() {
 let starts = 0;
 let hasStarted = false;
 
-/** Nothing is in the way any more: what was said of it is no longer so. */
+/** Nothing is in the way any more. */
 function goOn() {
-  failures.say(null);
+  failures.goOn();
   if (!hasStarted) start();
 }
 

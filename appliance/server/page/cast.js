@@ -7,6 +7,9 @@ import { portrait } from "/page/portrait.js";
 import { confirmed } from "/page/questions.js";
 
 const LINK_KEPT_MS = 10_000;
+const MIB = 1024 * 1024;
+// As the server has it: a connection that it ends in the middle of a file tells no browser why.
+const CARD_BYTES_MAX = 16 * MIB;
 
 export class Cast {
   /** `onBegin` takes the character that was chosen; `currentId` tells whose conversation is shown. */
@@ -30,12 +33,17 @@ export class Cast {
 
   async refresh() {
     const { characters, may_import: mayImport } = await call("GET", "/v1/characters");
-    this.characters = characters.map((item, index) => ({
-      ...item,
-      name: shownName(item.name) || item.id,
-      description: shownName(item.description),
-      is_default: index === 0,
-    }));
+    const named = characters.map((item) => ({ ...item, name: shownName(item.name) || item.id }));
+    this.characters = named.map((item, index) => {
+      const isNamesake = named.some((other) => other.name === item.name && other.id !== item.id);
+      return {
+        ...item,
+        // What tells it from others that are called the same.
+        mark: isNamesake ? item.id : "",
+        description: shownName(item.description),
+        is_default: index === 0,
+      };
+    });
     this.mayImport = mayImport;
     this.showPicker();
   }
@@ -71,7 +79,13 @@ export class Cast {
 
   /** The image of a character as an address, asked for once a version. */
   imageOf({ avatar }) {
-    if (!this.images.has(avatar)) this.images.set(avatar, imageUrl(avatar).catch(() => null));
+    if (!this.images.has(avatar)) {
+      const asked = imageUrl(avatar).catch((error) => {
+        if (!error.status) this.images.delete(avatar); // the server was away: it may have the image later
+        return null;
+      });
+      this.images.set(avatar, asked);
+    }
     return this.images.get(avatar);
   }
 
@@ -83,7 +97,10 @@ export class Cast {
     let refused = 0;
     let last = null;
     for (const file of files) {
+      const fileName = shownName(file.name);
+      this.picker.say([`Importing ${fileName} …`]);
       try {
+        if (file.size > CARD_BYTES_MAX) throw new ApiError(tooLarge(file.size));
         const { character, warnings, created } = await upload("/v1/characters", file);
         last = character.id;
         const name = shownName(character.name) || character.id;
@@ -92,11 +109,11 @@ export class Cast {
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         refused += 1;
-        said.push(`${shownName(file.name)} was not imported: ${error.message}`);
+        said.push(`${fileName} was not imported: ${error.message}`);
       }
     }
     this.picker.setBusy(false);
-    await this.guarded(() => this.refresh());
+    if (last) await this.guarded(() => this.refresh());
     this.picker.say(said, { bad: refused > 0 });
     if (last) this.picker.focusOn(last);
   }
@@ -147,4 +164,8 @@ export class Cast {
     this.picker.say([`${character.name} is no longer listed.`]);
     this.picker.focusOn(this.characters[Math.max(at - 1, 0)]?.id);
   }
+}
+
+function tooLarge(bytes) {
+  return `it has ${Math.ceil((10 * bytes) / MIB) / 10} MiB, a card may have ${CARD_BYTES_MAX / MIB} MiB.`;
 }

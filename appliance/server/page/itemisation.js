@@ -121,7 +121,10 @@ function tableOf(told, ask) {
     open.title = "Show the text";
     open.setAttribute("aria-expanded", "false");
     open.addEventListener("click", () => toggle(row, open, async () => (await ask())?.[index]));
-    name.append(element("span", `zone-dot zone-${part.zone}`), open, element("small", "", kindOf(part)));
+    const kind = element("small", "", kindOf(part));
+    // Where the column has no room.
+    if (part.zone !== part.source) kind.append(element("span", "part-zone", ` · ${part.zone}`));
+    name.append(element("span", `zone-dot zone-${part.zone}`), open, kind);
     row.append(name);
     row.insertCell().textContent = part.zone;
     row.insertCell().textContent = count.format(part.tokens);

@@ -94,7 +94,14 @@ export class Picker {
     text.textContent = character.description || "No description.";
     const words = document.createElement("span");
     words.className = "character-words";
-    words.append(name, text);
+    words.append(name);
+    if (character.mark) {
+      const mark = document.createElement("span");
+      mark.className = "character-mark";
+      mark.textContent = character.mark;
+      words.append(mark);
+    }
+    words.append(text);
     if (character.greetings > 1) {
       const more = document.createElement("span");
       more.className = "character-more";
@@ -103,14 +110,15 @@ export class Picker {
     }
     button.append(portrait(character, this.portraitOf), words);
     button.addEventListener("click", () => this.handlers.onChoose(character));
+    const called = character.mark ? `${character.name} (${character.mark})` : character.name;
     const tools = document.createElement("span");
     tools.className = "character-tools";
     tools.append(
-      iconButton("send_out", `Save ${character.name} as a card`, "row-tool", () => this.handlers.onExport(character)),
+      iconButton("send_out", `Save ${called} as a card`, "row-tool", () => this.handlers.onExport(character)),
     );
     if (this.mayImport && !character.is_default) {
       tools.append(
-        iconButton("trash", `Take ${character.name} from the list`, "row-tool", () => this.handlers.onRemove(character)),
+        iconButton("trash", `Take ${called} from the list`, "row-tool", () => this.handlers.onRemove(character)),
       );
     }
     place.append(button, tools);

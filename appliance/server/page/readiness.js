@@ -2,6 +2,7 @@
 
 const READY_POLL_MS = 20_000;
 const WAITING_POLL_MS = 2_000;
+const ANSWER_MS = 8_000;
 
 export class Readiness {
   /** `onReady`: nothing is in the way any more. */
@@ -36,11 +37,12 @@ export class Readiness {
   /** What keeps chats from being answered or from the database, in words; null while nothing does. */
   async trouble() {
     try {
-      const told = await (await fetch("/ready", { cache: "no-store" })).json();
+      const signal = AbortSignal.timeout(ANSWER_MS);
+      const told = await (await fetch("/ready", { cache: "no-store", signal })).json();
       if (!told.ready) return told.reasons.map((reason) => reason.message).join(" · ");
       return told.journal.writes === "open" ? null : "Chats go on; they are stored when the database is back";
-    } catch {
-      return "The server cannot be reached";
+    } catch (error) {
+      return error.name === "TimeoutError" ? "The server does not answer" : "The server cannot be reached";
     }
   }
 }

@@ -83,7 +83,7 @@ export class ScenePanel {
     box.checked = character.id === this.own || this.before.members.includes(character.id);
     box.disabled = character.id === this.own;
     const name = document.createElement("bdi");
-    name.textContent = character.name;
+    name.textContent = character.mark ? `${character.name} (${character.mark})` : character.name;
     label.append(box, name);
     line.append(label);
     return line;

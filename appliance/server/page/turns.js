@@ -106,7 +106,12 @@ export class Turns {
       this.transcript.speaks(data);
       this.transcript.usage({ prompt_tokens: data.prompt_tokens, cached_tokens: data.prefix_hit_tokens });
       if (data.messages_dropped) {
-        this.announce(`The oldest ${data.messages_dropped} messages no longer fit and were left out.`);
+        const count = data.messages_dropped;
+        this.announce(
+          count === 1
+            ? "The oldest message no longer fits and was left out."
+            : `The oldest ${count} messages no longer fit and were left out.`,
+        );
       }
     } else if (name === "delta") {
       this.transcript.append(data.text);

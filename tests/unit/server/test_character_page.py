@@ -12,6 +12,7 @@ import pytest
 
 from appliance.chat.params import CONVERSATION_SAMPLING
 from appliance.chat.publishing import fill_empty, publish
+from appliance.prompt.cards.reading import CARD_BYTES_MAX
 from appliance.server.main import PROMPTS_DIR
 from appliance.store.prompt_records import PRODUCTION
 from tests.browser import CHROMIUM, Browser, browser
@@ -120,6 +121,34 @@ async def test_a_refused_card_is_a_sentence_and_the_others_come_in(
     await page.value("document.querySelector('#picker-notice').textContent = ''")
     await drop(page, files["good.json"], "good.json")
     await page.wait_for(f"{NOTICE} === 'Bo was here already.'")
+
+
+async def test_a_file_that_is_too_large_is_refused_before_it_is_sent(page: Browser) -> None:
+    await page.click("#open-picker")
+    await page.value(
+        "(() => { const transfer = new DataTransfer();"
+        f"transfer.items.add(new File([new Uint8Array({CARD_BYTES_MAX + 1})], 'huge.png'));"
+        "document.querySelector('#picker').dispatchEvent(new DragEvent('drop',"
+        " {dataTransfer: transfer, bubbles: true, cancelable: true})); })()"
+    )
+    await page.wait_for(f"{NOTICE}.startsWith('huge.png was not imported: it has 16.1 MiB')")
+    assert (await page.value(NOTICE)).endswith("a card may have 16 MiB.")
+
+
+async def test_characters_of_one_name_are_told_apart_by_their_ids(page: Browser) -> None:
+    marks = "[...document.querySelectorAll('.character-mark')].map(mark => mark.textContent)"
+    await page.click("#open-picker")
+    await drop(page, encoded(v2(name="Bo", description="One.")), "bo.json")
+    await page.wait_for(f"{NOTICE} === 'Bo is here.'")
+    assert await page.value(marks) == []
+    await drop(page, encoded(v2(name="Bo", description="Two.")), "bo.json")
+    await page.wait_for(f"{marks}.length === 2")
+    assert await page.value(marks) == ["bo", "bo-2"]
+    names = await page.value(
+        "[...document.querySelectorAll('.row-tool')].map(tool => tool.getAttribute('aria-label'))"
+    )
+    assert {"Take Bo (bo) from the list", "Save Bo (bo-2) as a card"} <= set(names)
+    assert len(names) == len(set(names))
 
 
 async def test_a_character_s_sampling_holds_for_what_the_page_sends(

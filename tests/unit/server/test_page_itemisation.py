@@ -147,7 +147,14 @@ async def test_a_reply_shows_its_parts_and_the_chat_where_its_context_begins(
     await page.click(".parts tbody tr:nth-child(2) .part-name")
     assert await page.value("!document.querySelector('.part-text')")
 
+    # Where the column of zones has no room, they stand with what a part is: colours alone say nothing.
+    zones_shown = (
+        "[...document.querySelectorAll('.parts tbody tr:first-child :is(small, td:nth-child(2))')]"
+        ".filter(place => place.checkVisibility()).map(place => place.innerText).join('|')"
+    )
+    assert await page.value(zones_shown) == "system|static"
     await page.show(width=390, height=844)
+    assert await page.value(zones_shown) == "system · static"
     await shot(page, "panel-390")
     fits = "document.querySelector('.itemisation').scrollWidth <= innerWidth"
     assert await page.value(fits)

@@ -98,7 +98,10 @@ DEEP = b'{"name": "x", "first_mes": "", "deep": ' + b"[" * 200_000 + b"]" * 200_
 TWO_NAMES = b'{"spec": "chara_card_v2", "data": {"name": "A", "first_mes": "", "name": "B"}}'
 
 REFUSED = {
-    "empty": (b"", "no PNG, CHARX or JSON"),
+    "empty": (b"", "card: the file is empty"),
+    "jpeg": (b"\xff\xd8\xff\xe0" + bytes(20), "card: a JPEG image, which holds no card"),
+    "webp": (b"RIFF" + bytes(20), "card: a WebP image, which holds no card"),
+    "yaml": (b"# Mara\nid: mara\nname: Mara\n", "is published with `appliance prompt publish`"),
     "text": (b"hello", "no PNG, CHARX or JSON"),
     "huge": (b"{" + b" " * (16 * 1024 * 1024), "card: 16777217 bytes, the limit is 16777216"),
     "huge json": (b'{"a": "' + b"x" * 4_200_000 + b'"}', "the limit is 4194304"),
@@ -136,7 +139,7 @@ REFUSED = {
     "no end": (GOOD[:-12], "image: the file ends before its last chunk"),
     "cut chunk": (GOOD[:200], "chunk 'tEXt': the file ends in the middle"),
     "crc": (bad_crc(), "chunk 'tEXt': its CRC is wrong"),
-    "no card in png": (png_file(pixels()), "image: it holds no character card"),
+    "no card in png": (png_file(pixels()), "lost it"),
     "large image": (large_png(), "9000 x 48 pixels, the limits are 8192"),
     "base64": (raw_text(b"chara", b"not base64!"), "chunk chara: not base64"),
     "base64 of no json": (raw_text(b"ccv3", base64.b64encode(b"nope")), "ccv3: not JSON"),
