@@ -79,7 +79,9 @@ CHECKED_BELOW = {
     *("MemoryDenyWriteExecute", "PrivateDevices", "SystemCallFilter", "TasksMax", "MemoryMax"),
     *("LoadCredential", "ReadWritePaths", "StateDirectory", "StateDirectoryMode"),
 }
-NO_DIRECTIVES = {"Type", "ExecStart", "Environment", "Restart", "RestartSec", "KillMode"}
+NO_DIRECTIVES = {
+    *("Type", "ExecStart", "ExecStopPost", "Environment", "Restart", "RestartSec", "KillMode"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -216,6 +217,15 @@ OLD_WITHOUT_A_WAY_BACK = 6
 """Written before there was one."""
 
 
+def widens(rule: str, gone: str) -> bool:
+    """Whether a list of what a column may hold replaced one that allowed no more."""
+    word = r"'(\w+)'::text(, )?"
+    return re.sub(word, "", rule) == re.sub(word, "", gone) and (
+        {found[0] for found in re.findall(word, gone)}
+        < {found[0] for found in re.findall(word, rule)}
+    )
+
+
 async def refused_to_an_older_program(pool: Pool, sql: str) -> set[str]:
     """What a migration takes away from, or asks of, statements that know nothing of it."""
     before = {row["name"]: row["type"] for row in await pool.fetch(COLUMNS)}
@@ -230,10 +240,13 @@ async def refused_to_an_older_program(pool: Pool, sql: str) -> set[str]:
         for row in rows
         if row["is_asked_for"] and row["name"] not in before and row["name"].split(".")[0] in tables
     }
-    for row in await pool.fetch(RULES):
+    rules = await pool.fetch(RULES)
+    gone = rules_before - {row["name"] for row in rules}
+    for row in rules:
         table = row["name"].partition(" ")[0]
         named = {f"{table}.{column}" for column in row["columns"] or ()}
-        if row["name"] not in rules_before and named & before.keys():
+        is_new = row["name"] not in rules_before and named & before.keys()
+        if is_new and not any(widens(row["name"], old) for old in gone):
             found.add(row["name"])
     return found
 
@@ -252,12 +265,18 @@ async def test_a_migration_says_that_older_programs_can_go_on_where_it_takes_not
 async def test_what_an_older_program_would_miss_is_found(empty_pool: Pool) -> None:
     await migrate(empty_pool, ())
     await empty_pool.execute("CREATE TABLE appliance.one (n int, PRIMARY KEY (n))")
+    known = (
+        "ALTER TABLE appliance.one DROP CONSTRAINT known;"
+        "ALTER TABLE appliance.one ADD CONSTRAINT known CHECK (s IN ({}))"
+    )
     for sql in (
         "CREATE TABLE appliance.two (n int NOT NULL UNIQUE)",
         "ALTER TABLE appliance.one ADD COLUMN m int NOT NULL DEFAULT 0, ADD COLUMN o int UNIQUE",
         "CREATE INDEX ON appliance.one (m)",
         "CREATE FUNCTION appliance.f(a int) RETURNS int LANGUAGE sql AS 'SELECT a'",
         "CREATE OR REPLACE FUNCTION appliance.f(a int) RETURNS int LANGUAGE sql AS 'SELECT a + 1'",
+        "ALTER TABLE appliance.one ADD COLUMN s text CONSTRAINT known CHECK (s IN ('a', 'b'))",
+        known.format("'a', 'b', 'c'"),
     ):
         assert await refused_to_an_older_program(empty_pool, sql) == set(), sql
     for sql in (
@@ -265,6 +284,7 @@ async def test_what_an_older_program_would_miss_is_found(empty_pool: Pool) -> No
         "ALTER TABLE appliance.one ALTER COLUMN m TYPE bigint",
         "ALTER TABLE appliance.one ADD CHECK (n > 0)",
         "CREATE UNIQUE INDEX ON appliance.one (m)",
+        known.format("'a', 'c', 'd'"),
         "ALTER TABLE appliance.one DROP COLUMN m",
         "DROP TABLE appliance.two",
         "DROP FUNCTION appliance.f(int)",
