@@ -1,10 +1,10 @@
 """Match and insert of one trace of chats: our prefix index, SGLang's RadixCache, vLLM's block hashing.
 
 10, 100 and 1,000 chats of 80 turns (8,000 tokens) over one system prompt go on turn by turn; pages of 16
-tokens, room for all. Every cache gets the same turns, round after round, one cache after the other. Each
+tokens, room for all. Every cache gets the same turns, round after round, one cache after the other. A
 turn commits the prompt once it is computed, and all when the reply is whole, as our scheduler and
-SGLang's do; SGLang is timed with one match and one insert alone, too. "Whole": ours is sent the whole
-prompt, as the peers are. "Known": it goes on from the turn before.
+SGLang's do; "match and insert" is a turn without the first of these, of ours beside SGLang's. "Whole":
+ours is sent the whole prompt, as the peers are. "Known": it goes on from the turn before.
 The same in Rust alone: `cargo bench -p appliance-core --bench index`.
 """
 
@@ -24,7 +24,9 @@ TURNS_BEFORE = 80
 ROUNDS = {10: 4, 100: 4, 1_000: 2}
 TURNS_TIMED_MIN = 200
 """A shorter timing is mostly that of cold code, after the other caches ran."""
-PEERS = ("SGLang RadixCache", "SGLang match and insert", "vLLM sha256", "vLLM xxhash")
+ALONE = "SGLang match and insert"
+PEERS = ("SGLang RadixCache", ALONE, "vLLM sha256", "vLLM xxhash")
+WAYS = ("whole", "known")
 
 
 def main() -> None:
@@ -35,10 +37,10 @@ def main() -> None:
     print(f"chats of {history} tokens, {TURN_TOKENS} more a turn; best (median), time a turn")
     for chats, rounds in ROUNDS.items():
         timings = _measure(site, chats, rounds)
-        for way in ("whole", "known"):
+        for way in WAYS:
             for peer in PEERS:
-                figure = f"index, {chats} chats, {way}"
-                measure.compare(figure, timings[way], peer, timings[peer])
+                ours = _alone(way) if peer == ALONE else way
+                measure.compare(f"index, {chats} chats, {ours}", timings[ours], peer, timings[peer])
         gc.collect()
 
 
@@ -68,7 +70,6 @@ def _measure(site: Path, chats: int, rounds: int) -> dict[str, measure.Timing]:
 
 
 def _caches(site: Path, pages: int) -> dict[str, Callable[[TurnTokens, PythonTokens], int]]:
-    whole, known = OurIndex(pages, PAGE_SIZE), OurIndex(pages, PAGE_SIZE)
     sglang, alone = SglangRadix(site, pages * PAGE_SIZE), SglangRadix(site, pages * PAGE_SIZE)
     sha, xx = (VllmBlocks(site, pages, algorithm) for algorithm in ("sha256", "xxhash"))
 
@@ -81,17 +82,26 @@ def _caches(site: Path, pages: int) -> dict[str, Callable[[TurnTokens, PythonTok
     def vllm(blocks: VllmBlocks) -> Callable[[TurnTokens, PythonTokens], int]:
         return lambda _, tokens: blocks.turn(tokens.prompt_list, tokens.reply_list)
 
+    def ours(way: str, shares_prompts: bool) -> Callable[[TurnTokens, PythonTokens], int]:
+        index = OurIndex(pages, PAGE_SIZE, shares_prompts=shares_prompts)
+        ask = index.whole if way == "whole" else index.known
+        return lambda turn, _: ask(turn)
+
     return {
-        "whole": lambda turn, _: whole.whole(turn),
-        "known": lambda turn, _: known.known(turn),
+        **{way: ours(way, shares_prompts=True) for way in WAYS},
+        **{_alone(way): ours(way, shares_prompts=False) for way in WAYS},
         **dict(zip(PEERS, (sglang_turn, sglang_alone, vllm(sha), vllm(xx)), strict=True)),
     }
+
+
+def _alone(way: str) -> str:
+    return f"{way}, match and insert"
 
 
 def _check_hits(name: str, turns: Sequence[TurnTokens], hits: Sequence[int]) -> None:
     """Each cache found the turn before: ours to the token, the peers to the page."""
     for turn, hit in zip(turns, hits, strict=True):
-        expected = turn.known if name in ("whole", "known") else turn.known // PAGE_SIZE * PAGE_SIZE
+        expected = turn.known // PAGE_SIZE * PAGE_SIZE if name in PEERS else turn.known
         assert hit == expected, f"{name}: chat {turn.chat} found {hit} tokens of {expected}"
 
 

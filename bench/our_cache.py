@@ -11,10 +11,15 @@ from bench.trace import SYSTEM_TOKENS, TurnTokens
 
 
 class OurIndex:
-    """The index, and what a caller remembers of each chat: the node of its last turn."""
+    """The index, and what a caller remembers of each chat: the node of its last turn.
 
-    def __init__(self, pages: int, page_size: int) -> None:
+    `shares_prompts`: commit the prompt once it is computed, as our scheduler does, so that others share
+    it while the reply is made; else a turn is one match and one insert.
+    """
+
+    def __init__(self, pages: int, page_size: int, *, shares_prompts: bool = True) -> None:
         self._index = PrefixIndex(page_size=page_size, pages=pages)
+        self._shares_prompts = shares_prompts
         self._nodes: dict[int, int] = {}
 
     def whole(self, turn: TurnTokens) -> int:
@@ -42,8 +47,8 @@ class OurIndex:
         hit = lease.hit_tokens
         # The engine reads it once a turn.
         assert lease.page_table
-        # As soon as the prompt is computed, so that others share it while the reply is made.
-        lease.commit(len(turn.prompt) // 4)
+        if self._shares_prompts:
+            lease.commit(len(turn.prompt) // 4)
         lease.append(turn.reply)
         lease.commit(turn.tokens)
         self._nodes[turn.chat] = lease.node
