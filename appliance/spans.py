@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from appliance.errors import ConfigError
+from appliance.extras import install_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,6 @@ def tracer(endpoint: str | None, service: str) -> Tracer:
     except ImportError as error:
         raise ConfigError(
             f"traces.endpoint needs packages that are not installed ({error.name}): "
-            "pip install 'appliance[traces]'"
+            f"{install_command('traces')}"
         ) from error
     return OtlpTracer(endpoint, service, is_root=service == ROOT)

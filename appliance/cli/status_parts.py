@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from appliance.cli.admin_client import ask_socket
+from appliance.cli.postgres import with_own_postgres
 from appliance.cli.service_states import ServiceState, services
 from appliance.cli.system_files import engine_units
 from appliance.config import Config, engine_configs
 from appliance.database_failure import DatabaseFailure
 from appliance.dbops.monitoring.figures import read_figures
 from appliance.dbops.target import Target
-from appliance.errors import ApplianceError, DatabaseError, EngineUnavailable
+from appliance.errors import ApplianceError, EngineUnavailable
 from appliance.store.migrate import schema_version
+from appliance.store.pool import acquired, connect
 from appliance.wire.client import NOBODY_LISTENS, EngineClient
 
 PART_TIMEOUT_S = 3.0
@@ -106,27 +108,33 @@ def _why_away(fault: str, path: Path, service: ServiceState | None) -> str:
 
 
 async def database_part(config: Config) -> Part:
-    """The figures of the database that the configuration means, and its schema's version."""
-    url = config.database.url
-    target = Target(directory=config.paths.postgres_dir) if url is None else Target(url=url)
+    """The figures of the database that the configuration means, and its schema's version.
+
+    They come as what the server asks does: through its pool, so through a pooler as well.
+    """
     try:
-        async with asyncio.timeout(PART_TIMEOUT_S):
-            return await _figures(target)
-    except TimeoutError:
-        return {"away": f"{target}: no answer within {PART_TIMEOUT_S:g} s"}
+        database = with_own_postgres(config).database
+        assert database.url is not None
+        pool = await connect(database.url, database)
     except ApplianceError as error:
         return {"away": error.message}
-
-
-async def _figures(target: Target) -> Part:
-    connection = await target.connect()
+    place = str(
+        Target(url=config.database.url) if config.database.url else config.paths.postgres_dir
+    )
     try:
-        figures = await read_figures(connection)
-        return {**figures, "schema_version": await schema_version(connection)}
+        async with asyncio.timeout(PART_TIMEOUT_S), acquired(pool) as connection:
+            figures = await read_figures(connection)
+            return {**figures, "schema_version": await schema_version(connection)}
+    except TimeoutError:
+        return {"away": f"{place}: no answer within {PART_TIMEOUT_S:g} s"}
+    except PermissionError:
+        return {"away": f"{place}: only the folder's owner or root may speak to its server"}
+    except OSError as error:
+        return {"away": f"no PostgreSQL answers at {place}: {error.strerror or error}"}
     except DatabaseFailure as error:
-        raise DatabaseError(f"{target}: {str(error) or type(error).__name__}") from error
+        return {"away": f"{place}: {str(error) or type(error).__name__}"}
     finally:
-        connection.terminate()
+        pool.terminate()
 
 
 def _journal(folder: Path) -> Part:

@@ -7,6 +7,7 @@ GPUs, how many engines) is in drop-ins and links beside them.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -32,11 +33,14 @@ PREVIOUS = Path("/opt/appliance/previous")
 COMMAND = Path("/usr/local/bin/appliance")
 
 SERVER_UNIT = "appliance-server.service"
+ENGINE_TEMPLATE = "appliance-engine@.service"
 POSTGRES_UNIT = "appliance-postgres.service"
+DB_STATUS = "appliance-db-status"
 _BACKUP = "appliance-db-backup"
 DROP_IN_HEAD = "# Written by `appliance system install`"
 """How a drop-in begins that depends on the configuration; others are the operator's own."""
 
+_WANTED_BY = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
 UNIT_HEAD = (
     "# Installed by `appliance system install` as {name}: changes belong into `systemctl edit`."
 )
@@ -92,11 +96,11 @@ def program_files(prefix: Path, config_toml: str) -> tuple[Wanted, ...]:
 
 def unit_files(sources: Mapping[str, str], config: Config, *, has_gpu: bool) -> tuple[Wanted, ...]:
     """The units, what the configuration makes of them, and which of them start with the box."""
-    own_postgres = config.database.url is None
+    left_out = _left_out(config)
     units = {
         name: text
         for name, text in sorted(sources.items())
-        if "/" not in name and (own_postgres or not name.startswith((POSTGRES_UNIT, _BACKUP)))
+        if "/" not in name and name.partition(".")[0] not in left_out
     }
     files = [
         File(path=UNITS / name, text=f"{UNIT_HEAD.format(name=name)}\n{text}")
@@ -114,16 +118,24 @@ def engine_units(config: Config) -> list[str]:
     return [f"appliance-engine@{number}.service" for number in range(len(engine_configs(config)))]
 
 
+def _left_out(config: Config) -> set[str]:
+    """What the settings have no place for, by the names of the units without their kinds."""
+    if config.database.url is None:
+        return set()
+    left_out = {POSTGRES_UNIT.removesuffix(".service"), _BACKUP}
+    # An operator's look needs a session of the server's own, to which no pooler by transaction leads.
+    return left_out | {DB_STATUS} if config.database.pooling == "transaction" else left_out
+
+
 def _started(units: Mapping[str, str], config: Config) -> list[Link]:
-    """What `systemctl enable` would link."""
-    wants = UNITS / "appliance.target.wants"
-    names = ["appliance-server.socket", SERVER_UNIT]
-    names += [name for name in units if name == POSTGRES_UNIT or name.endswith(".timer")]
-    links = [Link(path=wants / name, target=UNITS / name) for name in names]
-    template = UNITS / "appliance-engine@.service"
-    links += [Link(path=wants / name, target=template) for name in engine_units(config)]
-    boot = UNITS / "multi-user.target.wants"
-    return [*links, Link(path=boot / "appliance.target", target=UNITS / "appliance.target")]
+    """What `systemctl enable` would link: each unit says itself what wants it (systemd.unit(5))."""
+    links = []
+    for name, text in units.items():
+        for target in _WANTED_BY.findall(text):
+            started = engine_units(config) if name == ENGINE_TEMPLATE else [name]
+            wants = UNITS / f"{target}.wants"
+            links += [Link(path=wants / unit, target=UNITS / name) for unit in started]
+    return links
 
 
 def listen_address(server: ServerConfig) -> str:
@@ -175,7 +187,7 @@ def _gpu() -> File:
         *(f"DeviceAllow={node} rw" for node in GPU_NODES),
         "LimitMEMLOCK=infinity",
     ]
-    return _drop_in("appliance-engine@.service", "gpu", "a GPU", lines)
+    return _drop_in(ENGINE_TEMPLATE, "gpu", "a GPU", lines)
 
 
 GPU_CONTROL = Path("/dev/nvidiactl")

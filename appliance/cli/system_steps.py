@@ -44,6 +44,7 @@ from appliance.file_access import (
     user,
 )
 from appliance.server.auth import Keys
+from appliance.task_notes import notes_of
 
 FOLDERS = (RUN, STATE, CACHE, BACKUPS, CREDENTIALS)
 DELETABLE = (STATE, CACHE, BACKUPS, CONFIG.parent)
@@ -70,12 +71,12 @@ def install_steps(
     accounts = account_files(texts)
     has_gpu = _has_gpu(root, config)
     files = (*program_files(prefix, toml), *unit_files(texts, config, has_gpu=has_gpu))
-    wanted = {item.path for item in files}
+    extra = installed_units(root, UNITS, texts.keys()) - {item.path for item in files}
     return plan_install(
         accounts,
         files,
         look(root, (*accounts, *files)),
-        installed_units(root, UNITS, texts.keys()) - wanted,
+        extra | _notes(root, config, extra),
         running=_left_running(config) if root == ROOT else (),
         has_user=root != ROOT or user(USER) is not None,
         folders_missing=[f for f in FOLDERS if root == ROOT and not f.is_dir()],
@@ -161,6 +162,13 @@ def _has_gpu(root: Path, config: Config) -> bool:
     if root == ROOT:
         return GPU_CONTROL.exists()
     return any(own.engine.device.startswith("cuda") for own in engine_configs(config))
+
+
+def _notes(root: Path, config: Config, extra: Iterable[Path]) -> set[Path]:
+    """What tasks have left for /metrics whose timers are `extra`."""
+    tasks = [unit.stem.removeprefix("appliance-") for unit in extra if unit.suffix == ".timer"]
+    notes = {note for task in tasks for note in notes_of(config.paths.data_dir, task)}
+    return {note for note in notes if os.path.lexists(below(root, note))}
 
 
 def _left_running(config: Config) -> Iterable[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
+from appliance.cli.system_files import Link, unit_files
+from appliance.config import parse_config
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
@@ -48,6 +50,30 @@ def test_systemd_finds_nothing_to_say_about_the_units(tree: Path) -> None:
     paths = [name.replace("@.", "@0.") for name in names]
     said = analyze("verify", f"--root={tree}", "--recursive-errors=no", "--man=no", *paths)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+def test_an_installation_links_what_systemd_would_enable(tree: Path) -> None:
+    """The units alone say what starts with what, and the target asks for nothing beside them."""
+    folder = tree / "etc/systemd/system"
+    texts = {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+    names = [name.replace("@.", "@0.") for name in texts]
+    enabled = [name for name in names if "[Install]" in texts[name.replace("@0.", "@.")]]
+    words = ("systemctl", f"--root={tree}", "enable", *enabled)
+    subprocess.run(words, check=True, capture_output=True)
+    links = {
+        path.relative_to(tree): path.readlink().name
+        for path in folder.glob("*.wants/*")
+        if path.is_symlink()
+    }
+    required = '[model]\npath = "/m"\nname = "m"\n[paths]\ndata_dir = "/d"\nrun_dir = "/r"\n'
+    installed = {
+        item.path.relative_to("/"): item.target.name
+        for item in unit_files(texts, parse_config(required, base=Path("/")), has_gpu=False)
+        if isinstance(item, Link)
+    }
+    assert len(installed) > 5
+    assert installed == links
+    assert "Wants=" not in texts["appliance.target"]
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -11,7 +11,7 @@ from appliance.config import Config, DatabaseConfig, ModelSource, Paths
 from appliance.store.migrate import load_migrations
 
 
-def config(url: str, folder: Path) -> Config:
+def config(url: str | None, folder: Path) -> Config:
     return Config(
         paths=Paths(data_dir=folder, run_dir=folder),
         model=ModelSource(name="m", path=folder),
@@ -44,4 +44,6 @@ async def test_the_figures_are_of_databases_that_count_with_the_schema_where_the
 
 async def test_a_database_that_is_away_is_told(tmp_path: Path) -> None:
     told = await database_part(config("postgresql://x@127.0.0.1:1/x", tmp_path))
-    assert "no PostgreSQL answers" in told["away"]
+    assert told["away"].startswith("no PostgreSQL answers at 127.0.0.1:1/x: ")
+    told = await database_part(config(None, tmp_path))
+    assert told["away"].startswith(f"no PostgreSQL answers at {tmp_path / 'postgres'}: ")

@@ -12,12 +12,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from appliance.config import DatabaseConfig
+from appliance.cli.status_parts import database_part
+from appliance.config import Config, DatabaseConfig, ModelSource, Paths
 from appliance.dbops.cluster.account import account_of_cluster
 from appliance.dbops.cluster.binaries import Binaries
 from appliance.dbops.cluster.cluster import Cluster
 from appliance.store.ledger import Ledger
-from appliance.store.migrate import migrate
+from appliance.store.migrate import load_migrations, migrate
 from appliance.store.pool import Pool, acquired, connect, retried
 from appliance.store.search import Search
 from tests.drill_fixtures import REQUIRED
@@ -54,8 +55,8 @@ async def own(pristine: Path, binaries: Binaries) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def pool(own: Cluster) -> AsyncIterator[Pool]:
-    """A pool of eight connections to a pgbouncer with two sessions of the server."""
+async def pooler(own: Cluster) -> AsyncIterator[DatabaseConfig]:
+    """The settings for a pgbouncer with two sessions of the server."""
     folder = own.directory.with_name("pgbouncer")
     folder.mkdir()
     account = account_of_cluster(own.directory)
@@ -74,12 +75,33 @@ async def pool(own: Cluster) -> AsyncIterator[Pool]:
             assert bouncer.returncode is None, (folder / "log").read_text()
             await asyncio.sleep(0.02)
         url = f"postgresql://postgres@/postgres?host={folder}&port=6432"
-        opened = await connect(url, DatabaseConfig(pool_max=8, pooling="transaction"))
-        yield opened
-        await asyncio.wait_for(opened.close(), 10)
+        yield DatabaseConfig(url=url, pool_max=8, pooling="transaction")
     finally:
         bouncer.terminate()
         await bouncer.wait()
+
+
+@pytest.fixture
+async def pool(pooler: DatabaseConfig) -> AsyncIterator[Pool]:
+    """Eight connections to the pgbouncer."""
+    assert pooler.url is not None
+    opened = await connect(pooler.url, pooler)
+    yield opened
+    await asyncio.wait_for(opened.close(), 10)
+
+
+async def test_the_status_of_a_box_has_its_database_s_figures_through_a_pooler(
+    pooler: DatabaseConfig, pool: Pool, tmp_path: Path
+) -> None:
+    await migrate(pool)
+    config = Config(
+        paths=Paths(data_dir=tmp_path, run_dir=tmp_path),
+        model=ModelSource(name="m", path=tmp_path),
+        database=pooler,
+    )
+    told = await database_part(config)
+    assert told.get("schema_version") == len(load_migrations()), told
+    assert told["xid_age"] > 0
 
 
 async def test_conversations_are_made_continued_searched_and_deleted_through_a_pooler(

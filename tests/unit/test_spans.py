@@ -18,6 +18,7 @@ from aiohttp import ClientSession, web
 from appliance.config import TracesConfig, parse_config
 from appliance.engine.request_spans import RequestSpans
 from appliance.errors import ConfigError
+from appliance.extras import install_command
 from appliance.server.app import create_app
 from appliance.server.auth import Keys
 from appliance.spans import NoTracer, Span, tracer
@@ -149,7 +150,10 @@ def test_without_an_endpoint_nothing_is_loaded_and_without_packages_it_is_said()
         "except ConfigError as error: print(error.message)\n"
     )
     ended = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
-    assert "appliance[traces]" in ended.stdout
+    command = ended.stdout.partition("): ")[2].strip()
+    assert command == install_command("traces")
+    assert command.startswith(f"{sys.executable} -m pip install ")
+    assert "'opentelemetry-sdk>=" in command
 
 
 @pytest.mark.parametrize("wrong", ["127.0.0.1:4318", "ftp://x/", "http://", "http:// x"])

@@ -29,7 +29,9 @@ from appliance.cli.service_states import ServiceState
 from appliance.cli.system_files import GPU_CONTROL
 from appliance.config import ApiKey, Config, ModelSource, Paths, ServerConfig, dump_config
 from appliance.dbops.cluster.binaries import find_binaries
+from appliance.dbops.settings import SUPERUSER
 from appliance.file_access import Who, user
+from tests.drill_fixtures import SYSTEM, binaries_of
 from tests.model_fixtures import tiny_model, write_directory, write_gguf
 
 GIB = 1 << 30
@@ -421,6 +423,34 @@ def test_a_fact_of_the_machine_is_judged_by_name_and_alone(
     assert fault.name == name
     assert fault.mend
     assert "secret" not in fault.what
+
+
+def test_the_command_that_a_data_folder_of_another_version_is_mended_by_works(
+    healthy: Subject,
+) -> None:
+    path, folder = healthy.config_path, healthy.config.paths.postgres_dir
+    old = binaries_of(SYSTEM)
+    folder.mkdir(mode=0o700)
+    os.chown(folder, UID, UID)
+    words = (old.program("initdb"), "-D", folder, "-U", SUPERUSER, "--encoding=UTF8", "--locale=C")
+    subprocess.run((*words, "--data-checksums"), check=True, capture_output=True, user=UID)
+    (fault,) = looked_up(healthy)
+    assert fault.mend == f"appliance db upgrade --config {path}"
+    around = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(fault.mend, shell=True, check=True, env=os.environ | around)
+    assert looked_up(healthy) == []
+    (folder / "PG_VERSION").write_text("99\n")
+    (fault,) = looked_up(healthy)
+    assert fault.mend == f"appliance db upgrade --config {path} --rollback"
+    (folder / "PG_VERSION").write_text("9\n")
+    (fault,) = found(healthy)
+    stop, install, upgrade, start = fault.mend.split(" && ")
+    assert stop.startswith("systemctl stop appliance.target appliance-server.service")
+    assert install == "apt-get install postgresql-9"
+    assert (upgrade, start) == (
+        f"appliance db upgrade --config {path}",
+        "systemctl start appliance.target",
+    )
 
 
 def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:

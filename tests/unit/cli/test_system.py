@@ -176,10 +176,37 @@ def test_a_database_of_one_s_own_takes_the_place_of_the_embedded_one() -> None:
     assert "appliance-server.service.d/network.conf" in names(network)
     assert "PrivateNetwork=no" in file_text(network, "server.service.d/network.conf")
     assert "appliance-experiment-check.service.d/network.conf" in names(network)
+    # No pooler by transaction gives an operator's look the session that it needs.
+    assert {"appliance-db-status.timer", "appliance-db-status.service"} <= names(network)
+    pooled = names(f'{network}pooling = "transaction"\n')
+    assert not any("appliance-db-status" in name for name in pooled)
+    assert names(network) - pooled == {
+        "appliance-db-status.service",
+        "appliance-db-status.service.d/network.conf",
+        "appliance-db-status.timer",
+        "appliance.target.wants/appliance-db-status.timer",
+    }
     traces = '[traces]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n'
     for unit in ("server", "engine@"):
         assert f"appliance-{unit}.service.d/network.conf" in names(traces)
     assert "appliance-engine@.service.d/network.conf" not in names(network)
+
+
+def test_a_task_that_the_settings_take_out_leaves_no_word_for_the_metrics(tmp_path: Path) -> None:
+    where = ["--root", str(tmp_path)]
+    install = ["system", "install", *where, "--execute"]
+    assert main([*install, "--model", "/srv/models/m"]) == 0
+    state = tmp_path / "var/lib/appliance"
+    state.mkdir(parents=True)
+    kept = {"task-cache-audit.json", "LOCK"}
+    for name in (*kept, "task-db-status.json", "task-db-backup.json", "db-metrics.prom"):
+        (state / name).touch()
+    toml = tmp_path / "etc/appliance/appliance.toml"
+    url = 'url = "postgresql://chat@db.example/chat"\npooling = "transaction"'
+    toml.write_text(toml.read_text().replace("\n[database]\n", f"\n[database]\n{url}\n"))
+    assert main(install) == 0
+    assert {path.name for path in state.iterdir()} == kept
+    assert main(["system", "check", *where]) == 0
 
 
 @pytest.mark.parametrize("is_first", [True, False])
