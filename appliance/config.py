@@ -1,6 +1,7 @@
 """The settings of every process: one TOML file, parsed once into frozen values and checked together.
 
-Owns the defaults and the limits; never reads the environment or opens anything a setting names.
+Owns the defaults, the limits, and an example of each setting that has no default. Never: reads the
+environment, or opens anything a setting names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from appliance.database_url import check_database_url
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, NotReadable
+from appliance.file_access import not_allowed
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -85,16 +87,16 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     host_cache_bytes: NonNegativeInt = 0
     disk_cache_bytes: NonNegativeInt = 0
     page_size: Annotated[int, Meta(ge=1, le=256)] = 16
-    context_tokens_max: PositiveInt | None = None
+    context_tokens_max: Annotated[PositiveInt | None, Meta(examples=[8192])] = None
     running_max: PositiveInt = 16
     waiting_max: PositiveInt = 256
-    waiting_per_tenant_max: PositiveInt | None = None
+    waiting_per_tenant_max: Annotated[PositiveInt | None, Meta(examples=[64])] = None
     step_tokens_max: PositiveInt = 512
-    step_ms_max: PositiveInt | None = None
-    threads: PositiveInt | None = None
-    pin_pages_max: NonNegativeInt | None = None
+    step_ms_max: Annotated[PositiveInt | None, Meta(examples=[100])] = None
+    threads: Annotated[PositiveInt | None, Meta(examples=[8])] = None
+    pin_pages_max: Annotated[NonNegativeInt | None, Meta(examples=[1000])] = None
     audit_tokens_per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
-    trace_path: Path | None = None
+    trace_path: Annotated[Path | None, Meta(examples=["/var/lib/appliance/trace"])] = None
     trace_bytes_max: PositiveInt = GIB
 
 
@@ -108,7 +110,7 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
     transaction at a time (pgbouncer's `pool_mode = transaction`).
     """
 
-    url: str | None = None
+    url: Annotated[str | None, Meta(examples=["postgresql://chat@db.example/chat"])] = None
     pooling: Literal["session", "transaction"] = "session"
     pool_max: PositiveInt = 4
     statement_timeout_ms: PositiveInt = 5000
@@ -127,7 +129,10 @@ class DatabaseConfig(_Section, frozen=True, kw_only=True):
 class TracesConfig(_Section, frozen=True, kw_only=True):
     """Without an `endpoint` (OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces) none are told."""
 
-    endpoint: Annotated[str, Meta(pattern="^https?://[^\\s/]+(/\\S*)?$")] | None = None
+    endpoint: Annotated[
+        Annotated[str, Meta(pattern="^https?://[^\\s/]+(/\\S*)?$")] | None,
+        Meta(examples=["http://127.0.0.1:4318/v1/traces"]),
+    ] = None
 
 
 class Paths(_Section, frozen=True, kw_only=True):
@@ -233,6 +238,8 @@ def load_config(path: Path) -> Config:
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except PermissionError as error:
+        raise NotReadable(not_allowed(path)) from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

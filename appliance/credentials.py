@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from appliance.config import ApiKey, Config, load_config
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, NotReadable
+from appliance.file_access import not_allowed
 
 FOLDER_NAME = "credentials"
 FOLDER_VARIABLE = "CREDENTIALS_DIRECTORY"
@@ -43,14 +44,10 @@ def load_as_service(path: Path) -> Config:
         return with_credentials(config, os.environ)
     try:
         return with_secrets(config, path.absolute().parent / FOLDER_NAME)
-    except _NotReadableError:
+    except NotReadable:
         if config.database.url is not None or os.path.exists(config.paths.postgres_dir):
             return config
         raise
-
-
-class _NotReadableError(ConfigError):
-    """This user may not read a credential."""
 
 
 def with_secrets(config: Config, folder: Path) -> Config:
@@ -107,8 +104,6 @@ def _read(folder: Path, name: str, prefix: str) -> str | None:
             raise ConfigError(f"credential {name}: is a link to nothing") from error
         return None
     except PermissionError as error:
-        raise _NotReadableError(
-            f"credential {name}: only root may read {folder}: run this as root"
-        ) from error
+        raise NotReadable(f"credential {name}: {not_allowed(folder)}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"credential {name}: cannot be read: {type(error).__name__}") from error

@@ -27,6 +27,10 @@ class ConfigError(ApplianceError):
     code = "config_error"
 
 
+class NotReadable(ConfigError):
+    """This user may not read a file of settings or secrets, and another may."""
+
+
 class ModelError(ApplianceError):
     """Model files are missing, damaged or unsupported; the process does not start (exit 2)."""
 

@@ -56,6 +56,14 @@ def myself() -> Who:
     return Who(name=_name(uid), uid=uid, gids=gids, is_self=True)
 
 
+def not_allowed(path: Path | str | None) -> str:
+    """That this process's user may not use a path (None: it is not known), and what to do about it."""
+    place = "something that it needs" if path is None else path
+    who = myself()
+    told = f"{place}: permission denied for {who.name} (uid {who.uid})"
+    return told if os.geteuid() == 0 else f"{told}: run this as root (sudo)"
+
+
 def user(name: str) -> Who | None:
     """A user of this machine by name, with all its groups; None when there is none."""
     try:

@@ -48,15 +48,16 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
-    """Every fault that is found; without a readable configuration that one alone."""
+    """Every fault that is found; without a valid configuration that one alone."""
+    from appliance.cli.db_choice import is_there
     from appliance.cli.doctor_subject import Fault
     from appliance.cli.system_files import USER
     from appliance.config import load_config
-    from appliance.errors import ConfigError
-    from appliance.file_access import myself, user
+    from appliance.errors import ConfigError, NotReadable
+    from appliance.file_access import myself, not_allowed, user
 
     is_installed = config_path == CONFIG
-    if not config_path.is_file():
+    if not is_there(config_path):
         yield Fault(
             name="config-missing",
             what=f"{config_path} does not exist",
@@ -65,6 +66,9 @@ def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
         return
     try:
         written = load_config(config_path)
+    except NotReadable as error:
+        yield from _without_settings(error.message, is_installed)
+        return
     except ConfigError as error:
         yield Fault(name="config-wrong", what=error.message, mend=f"edit {config_path}")
         return
@@ -82,11 +86,30 @@ def faults_of(config_path: Path, user_name: str | None) -> Iterator[Fault]:
             yield from check(subject)
         except OSError as error:
             # What cannot be looked at hides nothing else.
+            is_refused = isinstance(error, PermissionError)
+            told = not_allowed(error.filename) if is_refused else str(error)
             yield Fault(
                 name="not-looked-at",
-                what=f"{check.__name__.replace('_', ' ')} could not be looked for: {error}",
-                mend="run this as root; where it is root already, look at what it names",
+                what=f"{check.__name__.replace('_', ' ')} could not be looked for: {told}",
+                mend="sudo appliance doctor; where it is root already, look at what it names",
             )
+
+
+def _without_settings(told: str, is_installed: bool) -> Iterator[Fault]:
+    """What can be seen by a user who may not read the settings; `told`: that it is so."""
+    from appliance.cli.doctor_subject import Fault, Installed
+    from appliance.cli.doctor_system import faults_of_installation, faults_of_services
+    from appliance.cli.service_states import are_stopped, services
+
+    if not is_installed:
+        yield Fault(name="not-looked-at", what=told, mend="sudo appliance doctor")
+        return
+    states = services()
+    yield from faults_of_services(states, is_stopped=are_stopped(states))
+    found = _installed()
+    yield from faults_of_installation(found)
+    if found.unread is None:
+        yield from faults_of_installation(Installed(unread=told))
 
 
 def checks() -> tuple[Callable[[Subject], Iterator[Fault]], ...]:
@@ -119,7 +142,7 @@ def _subject(config_path: Path, written: Config, who: Who, is_installed: bool) -
     from appliance.cli.doctor_subject import Installed, Subject, look_at_machine
     from appliance.cli.installed import CREDENTIALS
     from appliance.credentials import with_secrets
-    from appliance.errors import ConfigError
+    from appliance.errors import ConfigError, NotReadable
 
     try:
         home: Path | None = Path(pwd.getpwuid(who.uid).pw_dir)
@@ -130,6 +153,8 @@ def _subject(config_path: Path, written: Config, who: Who, is_installed: bool) -
     if is_installed:
         try:
             config = with_secrets(written, CREDENTIALS)
+        except NotReadable as error:
+            installed = Installed(unread=error.message)
         except ConfigError:
             pass  # secret_faults says which; no installation can be planned from it.
         else:
@@ -152,7 +177,7 @@ def _installed() -> Installed:
     from appliance.cli.system import SOURCES
     from appliance.cli.system_apply import ROOT
     from appliance.cli.system_steps import check_reach, install_steps, not_this_version
-    from appliance.errors import ConfigError
+    from appliance.errors import ConfigError, NotReadable
 
     other = not_this_version(ROOT)
     if other is not None:
@@ -163,6 +188,8 @@ def _installed() -> Installed:
         return Installed(unreachable=error.message)
     try:
         steps = install_steps(ROOT, SOURCES, model=None, name=None, start=False)
+    except NotReadable as error:
+        return Installed(unread=error.message)
     except ConfigError as error:
         return Installed(refused=error.message)
     return Installed(differing=tuple(map(str, steps)))

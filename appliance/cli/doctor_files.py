@@ -19,6 +19,7 @@ from appliance.file_access import (
     ENTER,
     READ,
     WRITE,
+    Who,
     advice,
     hidden_at,
     no_home,
@@ -98,13 +99,17 @@ def secret_faults(subject: Subject) -> Iterator[Fault]:
 
 
 def model_faults(subject: Subject) -> Iterator[Fault]:
-    """The model: there, whole, and within the service's reach."""
-    path, who = subject.config.model.path, subject.who
+    """The model that is set: there, whole, and within the service's reach."""
+    yield from faults_of_model(subject.config.model.path, subject.who)
+
+
+def faults_of_model(path: Path, who: Who) -> Iterator[Fault]:
+    """What keeps the services of `who` from a model."""
     if not path.exists():
         yield Fault(
             name="model-missing",
             what=f"model.path: {path} does not exist",
-            mend=f"put the model there, or edit model.path in {subject.config_path}",
+            mend="put the model there, or change model.path",
         )
         return
     files = (path,) if path.is_file() else (path, *sorted(path.iterdir()))
@@ -205,10 +210,10 @@ def socket_faults(subject: Subject) -> Iterator[Fault]:
                 mend="choose a shorter paths.run_dir, such as /run/appliance",
             )
             return
-        if path.is_socket() and _refuses(path):
+        if path.is_socket() and _refuses(path) and not subject.is_stopped:
             yield Fault(
                 name="stale-socket",
-                what=f"{path} is a socket that nobody serves: its process was killed, or is stopped",
+                what=f"{path} is a socket that nobody serves: its process was killed, or has stopped",
                 mend=f"rm {path} (the next start of the appliance replaces it too)",
             )
         elif path.exists() and not path.is_socket():

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.cli.service_states import ServiceState, services, unit_properties
+from appliance.cli.service_states import (
+    SOCKET,
+    ServiceState,
+    are_stopped,
+    services,
+    unit_properties,
+)
 from appliance.config import Config
 from appliance.file_access import Who
 
@@ -61,12 +67,14 @@ class Installed:
     """What an installation would change, or why there can be none: at most one of these.
 
     `other`: another version is installed; `unreachable`: services cannot reach the program; `refused`:
-    the settings are no service's; `differing`: the steps of `appliance system check`.
+    the settings are no service's; `unread`: this user may not read them all; `differing`: the steps of
+    `appliance system check`.
     """
 
     other: str | None = None
     unreachable: str | None = None
     refused: str | None = None
+    unread: str | None = None
     differing: tuple[str, ...] = ()
 
 
@@ -90,8 +98,13 @@ class Subject:
     @property
     def is_running(self) -> bool:
         """Whether the services have the port: timers and the target are active without it."""
-        state = self.machine.services.get("appliance-server.socket")
+        state = self.machine.services.get(SOCKET)
         return state is not None and state.active == "active"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is installed and stopped: what its services leave behind then is no fault."""
+        return self.credentials is not None and are_stopped(self.machine.services)
 
 
 def look_at_machine() -> Machine:

@@ -6,12 +6,13 @@ Pure, but for the free space of a disk and the times of files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import appliance
-from appliance.cli.doctor_subject import Fault, Subject
+from appliance.cli.doctor_subject import Fault, Installed, Subject
 from appliance.cli.plain_text import size
+from appliance.cli.service_states import TARGET, ServiceState
 from appliance.cli.system_files import GPU_CONTROL
 from appliance.config import GIB, Config, engine_configs
 from appliance.file_access import READ, WRITE, stopped_at, told
@@ -167,8 +168,18 @@ def gpu_faults(subject: Subject) -> Iterator[Fault]:
 
 
 def service_faults(subject: Subject) -> Iterator[Fault]:
-    """Services that failed, or end again and again."""
-    for unit, state in sorted(subject.machine.services.items()):
+    """Services that failed, or end again and again; of a stopped appliance that alone."""
+    yield from faults_of_services(subject.machine.services, is_stopped=subject.is_stopped)
+
+
+def faults_of_services(states: Mapping[str, ServiceState], *, is_stopped: bool) -> Iterator[Fault]:
+    """As `service_faults`, of what systemd says alone."""
+    if is_stopped:
+        yield Fault(
+            name="stopped", what="the appliance is stopped", mend=f"systemctl start {TARGET}"
+        )
+        return
+    for unit, state in sorted(states.items()):
         look = f"journalctl -b -u {unit} -n 20, then systemctl restart {unit}"
         if state.active == "failed":
             yield Fault(name="service-failed", what=f"{unit} has failed", mend=look)
@@ -180,7 +191,13 @@ def service_faults(subject: Subject) -> Iterator[Fault]:
 
 def installation_faults(subject: Subject) -> Iterator[Fault]:
     """What is installed is not this program, not reachable, or not as it was installed."""
-    installed = subject.installed
+    yield from faults_of_installation(subject.installed)
+
+
+def faults_of_installation(installed: Installed) -> Iterator[Fault]:
+    """As `installation_faults`, of what was found alone."""
+    if installed.unread is not None:
+        yield Fault(name="not-looked-at", what=installed.unread, mend="sudo appliance doctor")
     if installed.other is not None:
         yield Fault(
             name="other-version",

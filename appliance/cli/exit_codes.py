@@ -8,5 +8,8 @@ EXIT_FOUND_WRONG = 1
 EXIT_BAD_INPUT = 2
 """The input or the set-up is at fault: starting again cannot help."""
 
+EXIT_READER_GONE = 141
+"""Whoever read the output has gone, as `head` does: what a shell tells of an end by SIGPIPE."""
+
 EXIT_INTERRUPTED = 130
 """Ctrl-C before anything ran that could be stopped in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -11,7 +12,7 @@ from importlib.metadata import version
 from appliance.cli.cache import add_cache, run_cache
 from appliance.cli.db import add_db, run_db
 from appliance.cli.doctor import add_doctor, run_doctor
-from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_READER_GONE
 from appliance.cli.experiment import add_experiment
 from appliance.cli.model import add_model
 from appliance.cli.option_types import utf8_path
@@ -21,6 +22,7 @@ from appliance.cli.status import add_status, run_status
 from appliance.cli.system import add_system, run_system
 from appliance.cli.task_ended import add_task_ended, run_task_ended
 from appliance.errors import ApplianceError
+from appliance.file_access import not_allowed
 from appliance.log import complain, tell_crash
 
 RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
@@ -36,18 +38,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code (2: the input or the set-up is at fault)."""
     sys.excepthook = tell_crash
     given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        try:
+            return _run(given)
+        except SystemExit:  # The help.
+            sys.stdout.flush()
+            raise
+    except BrokenPipeError:
+        if not _is_reader_gone():
+            raise
+        # Nothing more can be told, and nobody wants to know.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+        return EXIT_READER_GONE
+
+
+def _run(given: list[str]) -> int:
     options = _parser(given).parse_args(given)
     try:
-        return _dispatch(options)
+        code = _dispatch(options)
+        # What is left is written now: at the interpreter's end nobody could catch a failure.
+        sys.stdout.flush()
+        return code
     except ApplianceError as error:
         complain(f"appliance: {error.message}")
         return EXIT_BAD_INPUT
+    except PermissionError as error:
+        complain(f"appliance: {not_allowed(error.filename)}")
+        return EXIT_BAD_INPUT
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_reader_gone():
+            raise
         # A disk that is full, a folder that may not be written: the person at the terminal mends it.
         complain(f"appliance: {error}")
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _is_reader_gone() -> bool:
+    """Whether output of this process is a pipe or socket whose other end is closed, poll(2)."""
+    looked = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        looked.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in looked.poll(0))
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -19,7 +19,17 @@ STEADY_S = 900.0
 """A service that ran so long since it was last started again is one that runs."""
 
 _STARTED = "ExecMainStartTimestampMonotonic"
-_SHOWN = ("Id", "ActiveState", "SubState", "StatusText", "NRestarts", "Result", _STARTED)
+TARGET, SOCKET = "appliance.target", "appliance-server.socket"
+_SHOWN = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "StatusText",
+    "NRestarts",
+    "Result",
+    _STARTED,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +68,11 @@ class ServiceState:
 
 
 def services() -> dict[str, ServiceState]:
-    """Each of the appliance's units that systemd knows; empty where it does not run."""
-    said = systemctl("show", "appliance*", f"--property={','.join(_SHOWN)}")
+    """Each of the appliance's units that systemd knows; empty where it does not run.
+
+    A pattern finds what is loaded alone, and of a stopped appliance nothing is: the target is named.
+    """
+    said = systemctl("show", TARGET, "appliance*", f"--property={','.join(_SHOWN)}")
     return states_of(said, time.clock_gettime(time.CLOCK_MONOTONIC))
 
 
@@ -68,9 +81,19 @@ def states_of(said: str, now_s: float) -> dict[str, ServiceState]:
     found: dict[str, ServiceState] = {}
     for block in said.split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if "Id" in values:
-            found[values["Id"]] = _state(values, now_s)
+        state = _state(values, now_s)
+        # What is named and not installed; a unit that has failed is known without its file.
+        is_nothing = values.get("LoadState") == "not-found" and state.active == "inactive"
+        if "Id" in values and not is_nothing:
+            found[values["Id"]] = state
     return found
+
+
+def are_stopped(states: Mapping[str, ServiceState]) -> bool:
+    """Whether a person has stopped the appliance, or never started it."""
+    target, socket = states.get(TARGET), states.get(SOCKET)
+    is_open = socket is not None and socket.active == "active"
+    return target is not None and target.active == "inactive" and not is_open
 
 
 def _state(values: Mapping[str, str], now_s: float) -> ServiceState:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli.db_choice import is_there
-from appliance.cli.exit_codes import EXIT_FOUND_WRONG
+from appliance.cli.exit_codes import EXIT_BAD_INPUT, EXIT_FOUND_WRONG
 from appliance.cli.installed import CONFIG
 from appliance.cli.plain_text import as_json, percent, size, visible
+from appliance.cli.service_states import TARGET
 from appliance.dbops.limits import STOP_AGE
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, NotReadable
 
 WIDTH = 80
 LABEL = 12
@@ -34,19 +35,25 @@ def add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Ask every part and print; returns the exit code, 1 when chats cannot be answered."""
+    """Ask every part and print; returns the exit code: 1 when chats cannot be answered, 2 when this user
+    may not read the settings, and so does not hear."""
     if options.alert_rules:
         print(alert_rules(), end="")
         return 0
-    from appliance.cli.status_parts import gather
+    from appliance.cli.status_parts import gather, gather_without_settings
     from appliance.credentials import load_as_service
 
     if options.config == CONFIG and not is_there(CONFIG):
         raise ConfigError(
             f"no appliance is installed here: there is no {CONFIG} (--config FILE: one of `serve`)"
         )
-    told = gather(load_as_service(options.config))
+    try:
+        told = gather(load_as_service(options.config))
+    except NotReadable as error:
+        told = gather_without_settings(error.message)
     print(as_json(told) if options.json else "\n".join(lines_of(told)))
+    if "settings" in told:
+        return EXIT_BAD_INPUT
     return 0 if told["server"].get("ready") else EXIT_FOUND_WRONG
 
 
@@ -60,7 +67,8 @@ def alert_rules() -> str:
 
 def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
     """The screen, in lines of 80 letters; a word that is longer keeps its line."""
-    yield from _wrapped("appliance", f"{told['version']}, model {told['model']['name']}")
+    model = f", model {told['model']['name']}" if "model" in told else ""
+    yield from _wrapped("appliance", f"{told['version']}{model}")
     for label, text in _parts(told):
         yield from _wrapped(label, text)
 
@@ -79,7 +87,10 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 def _parts(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each line's label and text."""
-    yield from _services(told["services"])
+    yield from _services(told)
+    if "settings" in told:
+        yield from _away("settings", told["settings"])
+        return
     server = told["server"]
     yield from _away("server", server) or _server(server, told["version"])
     engines = told["engines"]
@@ -95,7 +106,8 @@ def _away(name: str, part: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, f"AWAY: {part['away']}")] if "away" in part else []
 
 
-def _services(states: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _services(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    states = told["services"]
     if not states:
         return
     active = [
@@ -104,6 +116,8 @@ def _services(states: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if name.endswith(".service") and state["active"] == "active"
     ]
     yield "services", f"{', '.join(active) or 'none'} active"
+    if told["is_stopped"]:
+        yield "", f"STOPPED: systemctl start {TARGET}"
     failed = [name for name, state in states.items() if state["active"] == "failed"]
     if failed:
         yield "", f"FAILED: {', '.join(failed)}"

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from appliance.cli.admin_client import ask_socket
 from appliance.cli.postgres import with_own_postgres
-from appliance.cli.service_states import ServiceState, services
+from appliance.cli.service_states import ServiceState, are_stopped, services
 from appliance.cli.system_files import engine_units
 from appliance.config import Config, engine_configs
 from appliance.database_failure import DatabaseFailure
@@ -35,14 +35,26 @@ def gather(config: Config) -> dict[str, Any]:
     server = _server(config)
     states = services()
     return {
-        "version": version("appliance"),
-        "services": {unit: _service(state) for unit, state in states.items()},
+        **_system(states),
         "server": server,
         "engines": asyncio.run(_engines(config, states)),
         "database": asyncio.run(database_part(config)),
         # Only the server knows what of the file is done with; without it, the file's size is told.
         "journal": server.get("journal") or _journal(config.paths.journal_dir),
         "model": {"name": config.model.name, "path": str(config.model.path)},
+    }
+
+
+def gather_without_settings(why: str) -> dict[str, Any]:
+    """What systemd tells to anybody; `why` the settings are not read."""
+    return {**_system(services()), "settings": {"away": why}}
+
+
+def _system(states: Mapping[str, ServiceState]) -> dict[str, Any]:
+    return {
+        "version": version("appliance"),
+        "services": {unit: _service(state) for unit, state in states.items()},
+        "is_stopped": are_stopped(states),
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
 from appliance.cli.option_types import utf8_path, utf8_text
 from appliance.cli.plain_text import as_json
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, NotReadable
 
 if TYPE_CHECKING:
     from appliance.cli.system_plan import Step
@@ -64,7 +64,12 @@ def add_system(commands: Subparsers) -> None:
 def run_system(options: argparse.Namespace) -> int:
     """Run the chosen subcommand; returns the exit code. Raises ConfigError."""
     from appliance.cli.system_apply import tree
-    from appliance.cli.system_steps import install_steps, not_this_version, uninstall_steps
+    from appliance.cli.system_steps import (
+        install_steps,
+        next_commands,
+        not_this_version,
+        uninstall_steps,
+    )
 
     if options.system_command in ("upgrade", "rollback", "about"):
         return _change_version(options)
@@ -79,7 +84,10 @@ def run_system(options: argparse.Namespace) -> int:
     steps = install_steps(
         root, SOURCES, model=options.model, name=options.name, start=options.start
     )
-    return _act(root, steps, options.execute)
+    code = _act(root, steps, options.execute)
+    if steps and options.execute:
+        print("\n".join(["next:", *next_commands(root, is_started=options.start)]))
+    return code
 
 
 def _change_version(options: argparse.Namespace) -> int:
@@ -97,24 +105,30 @@ def _change_version(options: argparse.Namespace) -> int:
 
 
 def _check(root: Path) -> int:
+    from appliance.cli.db_choice import is_there
     from appliance.cli.installed import CONFIG
     from appliance.cli.system_apply import below
-    from appliance.cli.system_steps import install_steps, not_this_version
+    from appliance.cli.system_steps import install_steps, not_this_version, steps_without_settings
 
-    if not below(root, CONFIG).exists():
+    if not is_there(below(root, CONFIG)):
         print(f"not installed: {CONFIG} is missing (appliance system install)")
         return EXIT_FOUND_WRONG
     other = not_this_version(root)
     if other is not None:
         print(other)
         return EXIT_FOUND_WRONG
-    steps = install_steps(root, SOURCES, model=None, name=None, start=False)
+    try:
+        steps = install_steps(root, SOURCES, model=None, name=None, start=False)
+        healthy = "installed as it should be"
+    except NotReadable as error:
+        # What the settings ask for is not known; what they have no part in is.
+        print(f"not looked at: {error.message}")
+        steps = steps_without_settings(root, SOURCES)
+        healthy = "the rest is as it should be"
     for step in steps:
         print(step)
-    print(
-        "appliance system install --execute would mend it" if steps else "installed as it should be"
-    )
-    return EXIT_FOUND_WRONG if steps else 0
+    print("appliance system install --execute would mend it" if steps else healthy)
+    return 0 if healthy.startswith("installed") and not steps else EXIT_FOUND_WRONG
 
 
 def _act(root: Path, steps: Sequence[Step], execute: bool) -> int:

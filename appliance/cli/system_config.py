@@ -7,12 +7,14 @@ written twice. Pure, but for reading that table.
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from appliance.cli.system_files import PROGRAM
 from appliance.config import Config, toml_value
 
 SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -22,16 +24,25 @@ _INTERNAL = frozenset({"paths.engine_name"})
 """What `engine_configs` sets, and no file."""
 
 HEAD = """\
-# The settings of every process of this box. A line that begins with # and a name shows the default: take
-# the # away to change it. A setting that is misspelt or out of range is refused by name.
-# After a change: appliance doctor, then systemctl restart appliance.target.
-# Keys and passwords belong into /etc/appliance/credentials (docs/operating.md), not here.
+# The settings of this box. Server, engines, PostgreSQL and timers read this file when they start; no
+# installation writes it again. A line that begins with # and a name shows the default, or an example
+# where it says so: take the # away to change it. What is misspelt or out of range is refused by name.
+#
+# After a change:  appliance doctor
+#                  appliance system install --execute     (it says when there is nothing to do)
+#                  systemctl restart appliance.target
+#
+# Keys and passwords belong into /etc/appliance/credentials, not here: {docs}/operating.md
+# The settings as a table: {docs}/settings.md
 """
+
+EXAMPLE = "  # an example: it is not set"
+"""Behind a setting that has no default to show."""
 
 
 def config_text(values: Mapping[str, str], meanings: Mapping[str, str]) -> str:
     """The file. `values` are written as set, by name (`model.path`); all else is shown as default."""
-    lines = [HEAD.rstrip()]
+    lines = [HEAD.format(docs=_docs()).rstrip()]
     for section in msgspec.structs.fields(Config):
         lines += ["", f"[{section.name}]"]
         assert isinstance(section.type, type)
@@ -63,10 +74,17 @@ def _setting(
         yield from textwrap.wrap(meaning, LINE_LETTERS, initial_indent="# ", subsequent_indent="# ")
     if value is not None:
         yield f"{field.name} = {toml_value(value)}"
-    elif field.default is msgspec.NODEFAULT or field.default is None:
-        yield f"#{field.name} ="
+    elif field.default is None:
+        (example,) = field.type.__metadata__[0].examples
+        yield f"#{field.name} = {toml_value(example)}{EXAMPLE}"
     else:
         yield f"#{field.name} = {toml_value(field.default)}"
+
+
+def _docs() -> Path:
+    """Where the docs of the program that serves are found, whichever version that is."""
+    folder, prefix = SETTINGS_DOC.parent, Path(sys.prefix)
+    return PROGRAM / folder.relative_to(prefix) if folder.is_relative_to(prefix) else folder
 
 
 def _plain(markdown: str) -> str:

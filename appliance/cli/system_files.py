@@ -102,15 +102,17 @@ def unit_files(sources: Mapping[str, str], config: Config, *, has_gpu: bool) -> 
         for name, text in sorted(sources.items())
         if "/" not in name and name.partition(".")[0] not in left_out
     }
-    files = [
-        File(path=UNITS / name, text=f"{UNIT_HEAD.format(name=name)}\n{text}")
-        for name, text in units.items()
-    ]
+    files = [unit_file(name, text) for name, text in units.items()]
     files.append(_listen(config.server))
     files += [_network(name) for name in _networked(config) if f"appliance-{name}.service" in units]
     if has_gpu and any(own.engine.device != "cpu" for own in engine_configs(config)):
         files.append(_gpu())
     return (*files, *_started(units, config))
+
+
+def unit_file(name: str, text: str) -> File:
+    """A unit as it is installed."""
+    return File(path=UNITS / name, text=f"{UNIT_HEAD.format(name=name)}\n{text}")
 
 
 def engine_units(config: Config) -> list[str]:

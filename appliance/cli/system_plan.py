@@ -125,6 +125,7 @@ def plan_uninstall(
         units = [path.name.replace("@.", "@*.") for path in paths if path.parent == UNITS]
         words = ("systemctl", "stop", *units)
         steps.append(Command(words=words, why="ends every process in order"))
+        steps.append(_forget(units))
     steps += [Remove(path=path) for path in paths]
     if any(path.is_relative_to(UNITS) for path in paths):
         steps.append(Command(words=("systemctl", "daemon-reload"), why="units are gone"))
@@ -139,8 +140,19 @@ def _stops(extra: Iterable[Path], running: Iterable[str]) -> list[Step]:
     if POSTGRES_UNIT in units:
         # Its turns would go to the journal, and from there into the other database.
         units.add(SERVER_UNIT)
+    if not units:
+        return []
     words = ("systemctl", "stop", *sorted(units))
-    return [Command(words=words, why="the settings have no place for it")] if units else []
+    return [Command(words=words, why="the settings have no place for it"), _forget(sorted(units))]
+
+
+def _forget(units: Sequence[str]) -> Command:
+    """A failed unit is listed as one until it is reset, its file gone or not.
+
+    systemctl(1) refuses to reset a unit that is not loaded, and a pattern that fits none is no fault.
+    """
+    words = ("systemctl", "reset-failed", *(f"{unit}*" for unit in units))
+    return Command(words=words, why="what failed is not listed any more")
 
 
 def _writes(wanted: Sequence[Wanted], found: Mapping[Path, Found]) -> list[Step]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import appliance
+from appliance.cli.db_choice import is_there
+from appliance.cli.doctor_files import faults_of_model
 from appliance.cli.installed import CONFIG, CREDENTIALS
 from appliance.cli.service_states import services
 from appliance.cli.system_apply import ROOT, below, installed_units, link_target, look
@@ -25,13 +27,15 @@ from appliance.cli.system_files import (
     USER,
     account_files,
     engine_units,
+    listen_address,
     program_files,
+    unit_file,
     unit_files,
 )
 from appliance.cli.system_plan import Step, plan_install, plan_uninstall
 from appliance.config import Config, engine_configs, load_config, parse_config
 from appliance.credentials import with_secrets
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, ModelError, NotReadable
 from appliance.file_access import (
     ENTER,
     READ,
@@ -39,10 +43,12 @@ from appliance.file_access import (
     advice,
     hidden_at,
     no_home,
+    not_allowed,
     stopped_at,
     told,
     user,
 )
+from appliance.model.files import check_model
 from appliance.server.auth import Keys
 from appliance.task_notes import notes_of
 
@@ -79,9 +85,45 @@ def install_steps(
         extra | _notes(root, config, extra),
         running=_left_running(config) if root == ROOT else (),
         has_user=root != ROOT or user(USER) is not None,
-        folders_missing=[f for f in FOLDERS if root == ROOT and not f.is_dir()],
+        folders_missing=_missing(root),
         start=start,
     )
+
+
+def steps_without_settings(root: Path, sources: Path) -> tuple[Step, ...]:
+    """What differs from an installation in what no setting has a part in: accounts, and units there."""
+    texts = _texts(sources)
+    units = [unit_file(name, text) for name, text in texts.items() if "/" not in name]
+    files = [unit for unit in units if os.path.lexists(below(root, unit.path))]
+    accounts = account_files(texts)
+    return plan_install(
+        accounts,
+        files,
+        look(root, (*accounts, *files)),
+        (),
+        running=(),
+        has_user=root != ROOT or user(USER) is not None,
+        folders_missing=_missing(root),
+        start=False,
+    )
+
+
+def _missing(root: Path) -> list[Path]:
+    """The folders that are not there. One that this user cannot look for counts as there."""
+    return [f for f in FOLDERS if root == ROOT and not is_there(f)]
+
+
+def next_commands(root: Path, *, is_started: bool) -> list[str]:
+    """What a person types after an installation, a line for each. Raises ConfigError."""
+    was_running = services().get("appliance-server.socket") if root == ROOT else None
+    if is_started:
+        first = "appliance status     # the first start takes minutes: engines load the model"
+    elif was_running is not None and was_running.active == "active":
+        first = "systemctl restart appliance.target     # what runs has what was there before"
+    else:
+        first = "systemctl start appliance.target     # it starts with the box from now on"
+    page = f"http://{listen_address(installed_config(root).server)}/"
+    return [f"    {line}" for line in (first, "appliance doctor", f"and chat at {page}")]
 
 
 def not_this_version(root: Path) -> str | None:
@@ -130,19 +172,44 @@ def _texts(sources: Path) -> dict[str, str]:
 
 def _config_toml(root: Path, model: Path | None, name: str | None) -> str:
     """The text of the configuration for a first installation. Raises ConfigError."""
-    if below(root, CONFIG).exists():
+    if is_there(below(root, CONFIG)):
         if model is not None or name is not None:
             raise ConfigError(f"{CONFIG} exists: change [model] there, not with --model and --name")
-        return below(root, CONFIG).read_text(encoding="utf-8")
+        try:
+            return below(root, CONFIG).read_text(encoding="utf-8")
+        except PermissionError as error:
+            raise NotReadable(not_allowed(CONFIG)) from error
     if model is None:
         raise ConfigError("say which model to serve: --model /srv/models/NAME (a model directory)")
+    model = model.absolute()
+    _check_model(root, model)
+    name = model.name if name is None else name
+    if not name.strip():
+        raise ConfigError(f"--name {name!r}: clients call the model by it, so it may not be blank")
     values = {
-        "model.path": str(model.absolute()),
-        "model.name": name or model.name,
+        "model.path": str(model),
+        "model.name": name,
         "paths.data_dir": str(STATE),
         "paths.run_dir": str(RUN),
     }
     return config_text(values, read_meanings())
+
+
+def _check_model(root: Path, model: Path) -> None:
+    """Raise ConfigError where services could not serve this model.
+
+    In a tree that another system will boot it is looked at where it is there already.
+    """
+    try:
+        if root == ROOT:
+            for fault in faults_of_model(model, user(USER) or NOT_YET_MADE):
+                raise ConfigError(
+                    f"--model: {fault.what.removeprefix('model.path: ')}; {fault.mend}"
+                )
+        elif below(root, model).exists():
+            check_model(below(root, model))
+    except ModelError as error:
+        raise ConfigError(f"--model: {error.message}") from error
 
 
 def installed_config(root: Path) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 
@@ -31,12 +32,21 @@ pytestmark = pytest.mark.slow
 
 NIGHTLY = "APPLIANCE_TESTS_NIGHTLY" in os.environ
 STREAMS = 50
+SYSTEM = "etc/systemd/system"
 STOP_LIMIT_S = 60.0
 
 
 def test_an_installed_box_answers_its_first_chat_and_its_doctor_finds_no_fault(box: Box) -> None:
     assert box.run("appliance", "system", "install", "--execute").stdout == "nothing to do\n"
     assert box.run("appliance", "system", "check").stdout == "installed as it should be\n"
+    again = box.run("appliance", "system", "install", "--start", "--execute").stdout
+    assert again.partition("next:\n    appliance status ")[1]
+    head = (
+        (box.root / "etc/appliance/appliance.toml").read_text(encoding="utf-8").partition("\n[")[0]
+    )
+    docs = re.findall(r"/\S+\.md", head)
+    assert docs
+    box.run("ls", *docs)
     for unit in UNITS:
         assert box.show(unit, "ActiveState") == "active", box.journal("-n", "60")
         assert box.show(unit, "StatusText") == "serving"
@@ -187,6 +197,52 @@ def test_a_stop_under_streams_ends_each_of_them_and_loses_nothing_of_what_was_se
             assert stream.text.replace("\0", "\u2400") in stored.values(), stream.told
 
 
+def test_a_stopped_box_says_so_and_nothing_else(box: Box) -> None:
+    engine = box.main_pid(ENGINE)
+    box.run("systemctl", "stop", "appliance.target")
+    os.kill(engine, 9)
+    box.run("systemctl", "stop", *UNITS)
+    try:
+        doctor = box.run("appliance", "doctor", check=False).stdout
+        status = box.run("appliance", "status", check=False).stdout
+    finally:
+        box.run("systemctl", "reset-failed", "appliance*")
+        box.run("systemctl", "start", "appliance.target")
+    start = "systemctl start appliance.target"
+    assert doctor == f"stopped\n    the appliance is stopped\n    mend: {start}\n1 found\n"
+    assert "services    none active" in status
+    assert f"STOPPED: {start}" in status
+    until(lambda: box.in_network(is_ready), "ready again")
+    assert box.run("appliance", "doctor").stdout == "no fault found\n"
+
+
+STRANGER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "appliance")
+
+
+@pytest.mark.parametrize("command", ["doctor", "status", "system check"])
+def test_who_may_not_read_the_settings_is_told_so_and_what_can_be_seen(
+    box: Box, command: str
+) -> None:
+    unit = box.root / SYSTEM / "appliance-engine@.service"
+    text = unit.read_text(encoding="utf-8")
+    try:
+        unit.write_text(f"{text}# a word of somebody's\n", encoding="utf-8")
+        ended = box.run(*STRANGER, *command.split(), check=False)
+    finally:
+        unit.write_text(text, encoding="utf-8")
+        box.run("systemctl", "daemon-reload")
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert ended.returncode != 0
+    assert "Errno" not in said
+    settings = "/etc/appliance/appliance.toml"
+    assert f"{settings}: permission denied for nobody (uid 65534): run this as root" in said
+    # The rest is looked at. (Without a bus, as here, root alone may ask systemd.)
+    if command == "system check":
+        assert f"write /{SYSTEM}/appliance-engine@.service" in said
+    elif command == "doctor":
+        assert "not-looked-at" in said
+
+
 def test_a_chat_goes_on_after_a_reboot_with_what_the_disk_kept(box: Box) -> None:
     conversation = box.in_network(begin)
     before = box.in_network(lambda: texts(conversation))
@@ -207,6 +263,14 @@ def test_an_uninstall_ends_every_process_before_it_deletes_what_they_have(box: B
     stream.start()
     stream.begun.wait()
     pids = [box.main_pid(unit) for unit in UNITS]
+    box.run("systemd-run", "--unit=not-ours", "false", check=False)
+    audit = box.root / f"{SYSTEM}/appliance-cache-audit.service.d/wrong.conf"
+    audit.parent.mkdir()
+    audit.write_text("[Service]\nExecStart=\nExecStart=false\n", encoding="utf-8")
+    box.run("systemctl", "daemon-reload")
+    box.run("systemctl", "start", "appliance-cache-audit.service", check=False)
+    failed = ("systemctl", "list-units", "--failed", "--plain", "--no-legend")
+    assert "appliance-cache-audit.service" in box.run(*failed).stdout
     box.run("appliance", "system", "uninstall", "--delete", "/var/lib/appliance", "--execute")
     assert not [pid for pid in pids if psutil.pid_exists(pid)], "a process outlived its data"
     stream.join()
@@ -215,6 +279,12 @@ def test_an_uninstall_ends_every_process_before_it_deletes_what_they_have(box: B
     for unit in UNITS:
         ended = box.journal("-u", unit, "-n", "20")
         assert "Traceback" not in ended, ended
-    left = box.run("find", "/etc/systemd/system", "-name", "appliance*", "-type", "f").stdout
-    assert {name.rpartition("/")[2] for name in left.split()} <= {"impatient.conf"}, left
+    assert [line.split()[0] for line in box.run(*failed).stdout.splitlines()] == [
+        "not-ours.service"
+    ]
+    left = box.run("find", f"/{SYSTEM}", "-name", "*.conf", "-path", "*/appliance*").stdout
+    # The drop-ins of these tests, which are an operator's own.
+    assert {name.rpartition("/")[2] for name in left.split()} == {"impatient.conf", "wrong.conf"}
+    left = box.run("find", f"/{SYSTEM}", "-name", "appliance*", "-not", "-name", "*.d").stdout
+    assert left == ""
     assert (box.root / "etc/appliance/appliance.toml").exists()

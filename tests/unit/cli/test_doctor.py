@@ -460,13 +460,25 @@ def test_a_port_that_another_program_has_is_found(healthy: Subject) -> None:
         active = ServiceState(active="active")
         running = with_machine(subject, services={"appliance-server.socket": active})
         assert found(running) == []
-        # On a stopped box the target and its timers are still active.
+        # With the server stopped alone the target and its timers are still active.
         units = {"appliance.target": active, "appliance-db-status.timer": active}
         stopped = {**units, "appliance-server.socket": ServiceState(active="failed")}
         names = [fault.name for fault in found(with_machine(subject, services=units))]
         assert names == ["port-taken"]
         names = [fault.name for fault in found(with_machine(subject, services=stopped))]
         assert names == ["port-taken", "service-failed"]
+
+
+def test_a_stopped_appliance_is_one_fault_whatever_follows_from_it(healthy: Subject) -> None:
+    inactive, failed = ServiceState(active="inactive"), ServiceState(active="failed")
+    states = {"appliance.target": inactive, "appliance-db-status.service": failed}
+    stopped = with_machine(stale_socket(healthy), services=states)
+    (fault,) = found(stopped)
+    assert (fault.name, fault.mend) == ("stopped", "systemctl start appliance.target")
+    damaged_model(healthy)
+    # What keeps it from starting is no consequence.
+    assert [fault.name for fault in found(stopped)] == ["model-damaged", "stopped"]
+    assert "stopped" not in [fault.name for fault in found(replace(stopped, credentials=None))]
 
 
 @pytest.mark.parametrize("secret", ["postgresql:///chat?host=/nowhere", b"\xff\xff"])

@@ -64,7 +64,17 @@ def screen_of(states: dict[str, ServiceState]) -> list[str]:
     away = {"away": "nobody asked"}
     parts = {"server": away, "engines": {}, "database": away, "journal": away}
     services = {unit: _service(state) for unit, state in states.items()}
-    return list(lines_of({"version": "1", "model": {"name": "m"}, "services": services, **parts}))
+    return list(
+        lines_of(
+            {
+                "version": "1",
+                "model": {"name": "m"},
+                "services": services,
+                "is_stopped": False,
+                **parts,
+            }
+        )
+    )
 
 
 def test_nothing_is_told_where_systemd_says_nothing() -> None:

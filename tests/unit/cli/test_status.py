@@ -48,6 +48,7 @@ def told(count: int, values: dict[str, float], **parts: Any) -> dict[str, Any]:
     return {
         "version": "10.10.10",
         "model": {"name": "SmolLM2-1.7B-Instruct"},
+        "is_stopped": False,
         "services": dict.fromkeys(
             ["appliance-server.service", "appliance-postgres.service", *units], SERVICE
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from appliance.cli import system_apply, system_steps
 from appliance.cli.main import main
 from appliance.cli.service_states import ServiceState
-from appliance.cli.system_config import config_text, read_meanings
+from appliance.cli.system_config import EXAMPLE, config_text, read_meanings
 from appliance.cli.system_files import UNIT_HEAD, File, unit_files
 from appliance.cli.system_plan import Command, Remove, plan_uninstall
 from appliance.config import Config, parse_config
@@ -29,6 +30,10 @@ REQUIRED = {
     "paths.data_dir": "/var/lib/appliance",
     "paths.run_dir": "/run/appliance",
 }
+
+
+def is_commented(line: str) -> bool:
+    return line.startswith("#") and not line.startswith("# ") and line != "#"
 
 
 def config(text: str = "") -> Config:
@@ -73,13 +78,70 @@ def test_every_setting_is_in_the_file_with_its_meaning() -> None:
 
 def test_the_defaults_that_are_shown_are_the_defaults() -> None:
     shown = [
-        line.removeprefix("#")
-        if line.startswith("#") and not line.startswith("# ") and not line.endswith("=")
-        else line
+        line.removeprefix("#") if is_commented(line) and not line.endswith(EXAMPLE) else line
         for line in config_text(REQUIRED, {}).splitlines()
     ]
     taken = parse_config("\n".join(shown), base=Path("/"))
     assert taken == parse_config(config_text(REQUIRED, {}), base=Path("/"))
+
+
+def test_a_setting_is_valid_as_soon_as_its_comment_sign_is_taken_away() -> None:
+    lines = config_text(REQUIRED, read_meanings()).splitlines()
+    as_is = parse_config("\n".join(lines), base=Path("/"))
+    tried = []
+    section = ""
+    for number, line in enumerate(lines):
+        section = line.strip("[]") if line.startswith("[") else section
+        if is_commented(line):
+            alone = [*lines[:number], line.removeprefix("#"), *lines[number + 1 :]]
+            taken = parse_config("\n".join(alone), base=Path("/"))
+            assert (taken != as_is) == line.endswith(EXAMPLE), line
+            tried.append(f"{section}.{line.removeprefix('#').partition(' ')[0]}")
+    assert tried == [name for name in settings() if name not in REQUIRED]
+
+
+def test_the_file_says_what_to_do_after_a_change_and_where_the_docs_are() -> None:
+    head = config_text(REQUIRED, {}).partition("\n[")[0]
+    for command in ("appliance doctor", "appliance system install --execute"):
+        assert command in head
+    assert "systemctl restart appliance.target" in head
+    docs = re.findall(r"/\S+\.md", head)
+    assert len(docs) == 2
+    assert all(Path(path).is_file() for path in docs)
+
+
+@pytest.mark.parametrize("is_for_this_system", [True, False])
+def test_a_model_that_services_could_not_serve_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_for_this_system: bool
+) -> None:
+    # Without --execute nothing is changed.
+    root = Path("/") if is_for_this_system else tmp_path
+    empty = tmp_path / "srv/models/empty"
+    empty.mkdir(parents=True)
+    told = "/srv/models/empty"
+    wrong = [(told, "config.json")]
+    if is_for_this_system:
+        wrong = [
+            # Only this test's own user enters pytest's folders.
+            (f"{tmp_path}{told}", "appliance (uid"),
+            ("/srv/models/none", "does not exist"),
+            ("/etc/hostname", "not a model directory"),
+        ]
+    for path, why in wrong:
+        assert main(["system", "install", "--root", str(root), "--model", path]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("appliance: --model: ")
+        assert path in said
+        assert why in said
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_blank_name_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    install = ["system", "install", "--root", str(tmp_path), "--model", "/srv/models/m"]
+    assert main([*install, "--name", name]) == 2
+    assert capsys.readouterr().err.startswith(f"appliance: --name {name!r}: ")
 
 
 def test_a_dry_run_says_every_file_and_makes_none(
@@ -278,7 +340,8 @@ def test_what_the_settings_take_out_is_stopped_before_its_unit_goes(
     assert stopped("#devices = []", 'devices = ["cuda:0", "cuda:1", "cpu"]') == []
     one, two = (f"appliance-engine@{number}.service" for number in (1, 2))
     assert stopped("#devices = []", 'devices = ["cuda:0"]') == [[one, two]]
-    (units,) = stopped("#url =", 'url = "postgresql://chat@/chat?host=/run/postgresql"')
+    url = "postgresql://chat@/chat?host=/run/postgresql"
+    (units,) = stopped('#url = "postgresql://chat@db.example/chat"', f'url = "{url}"')
     # The server too: what it had still to write is for the database that goes.
     assert {"appliance-postgres.service", "appliance-server.service"} < set(units)
 
@@ -372,8 +435,10 @@ def test_another_version_s_place_is_not_taken_by_an_installation(
 
 def test_an_uninstallation_waits_for_every_part_before_it_takes_anything() -> None:
     installed = [item.path for item in unit_files(SOURCES, config(), has_gpu=True)]
-    first, *rest = plan_uninstall(installed, [Path("/var/lib/appliance")], is_running=True)
+    first, second, *rest = plan_uninstall(installed, [Path("/var/lib/appliance")], is_running=True)
     assert isinstance(first, Command)
+    assert isinstance(second, Command)
+    assert second.words == ("systemctl", "reset-failed", *(f"{unit}*" for unit in first.words[2:]))
     # systemctl(1): a stop waits for the units that it names; `*` stands for engines that run.
     assert set(first.words) == {"systemctl", "stop", *(name.replace("@", "@*") for name in SOURCES)}
     assert rest[-1] == Remove(path=Path("/var/lib/appliance"), is_tree=True)
