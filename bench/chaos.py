@@ -30,7 +30,7 @@ import aiohttp
 from appliance.cli.admin_client import ask_socket
 from appliance.config import MIB, Config, DatabaseConfig, EngineConfig
 from bench.survival import clock, disk, proofs
-from bench.survival.chats import Account, Chatter, Door
+from bench.survival.chats import Account, Chatter, Door, Promise
 from bench.survival.clock import WallClock
 from bench.survival.disk import SmallDisk
 from bench.survival.faults import KINDS, Kind, Victim, possible
@@ -123,17 +123,17 @@ async def _run(options: argparse.Namespace, folder: Path, resources: ExitStack) 
             for task in talking:
                 task.cancel()
             ended = await asyncio.gather(*talking, return_exceptions=True)
-        verdict.faults["stuck"] += [
+        verdict.faults[Promise.STUCK] += [
             f"a user ended: {error!r}"
             for error in ended
             if not isinstance(error, asyncio.CancelledError)
         ]
-        verdict.faults["text in logs"] += proofs.told_in_logs(
+        verdict.faults[Promise.TEXT_IN_LOGS] += proofs.told_in_logs(
             verdict.account, (folder, data_dir / "postgres" / "log")
         )
         statuses = await units.stop()
         if statuses != STATUSES_AFTER_STOP:
-            verdict.faults["no orderly end"].append(f"exit statuses {statuses}")
+            verdict.faults[Promise.NO_ORDERLY_END].append(f"exit statuses {statuses}")
     verdict.close(kinds=KINDS)
     return verdict
 
@@ -186,23 +186,23 @@ class Chaos:
                 await self._prove_idle()
                 self._gate.set()
                 self._tell(rounds, kills)
-            if self._verdict.faults["not recovered"]:
+            if self._verdict.faults[Promise.NOT_RECOVERED]:
                 return
 
     async def proofs(self, again: int, seed: int) -> None:
         """With all at rest: what is held, what is stored, what is answered without a cache."""
         await self._prove_idle()
         verdict, account = self._verdict, self._verdict.account
-        if verdict.faults["not recovered"]:
+        if verdict.faults[Promise.NOT_RECOVERED]:
             return
-        verdict.faults["lost turns"] += await proofs.stored_otherwise(self._door, account)
+        verdict.faults[Promise.LOST_TURNS] += await proofs.stored_otherwise(self._door, account)
         verdict.checked_turns = sum(len(chat.turns) for chat in account.chats)
         purge = {"everything": True}
         await asyncio.to_thread(
             ask_socket, self._config.paths.admin_socket, "POST", "/cache/purge", purge
         )
         verdict.made_again = min(again, verdict.checked_turns)
-        verdict.faults["wrong answers"] += await proofs.answered_otherwise(
+        verdict.faults[Promise.WRONG_ANSWERS] += await proofs.answered_otherwise(
             self._door, account, sample=again, seed=seed
         )
 
@@ -230,7 +230,7 @@ class Chaos:
         except TimeoutError:
             late = [unit for unit, state in states.items() if not state.is_ready]
             reasons = await self._reasons()
-            verdict.faults["not recovered"].append(
+            verdict.faults[Promise.NOT_RECOVERED].append(
                 f"{name}: not after {RECOVER_S_MAX:g} s; not ready: {late}; /ready: {reasons}"
             )
             return True
@@ -285,16 +285,16 @@ class Chaos:
             await asyncio.sleep(LOOK_EVERY_S)
         try:
             await proofs.until_calm(self._door)
-            verdict.faults["leaked"] += await proofs.leaked(self._config.paths.engine_socket)
+            verdict.faults[Promise.LEAKED] += await proofs.leaked(self._config.paths.engine_socket)
             verdict.checked_calm += 1
         except TimeoutError as error:
-            verdict.faults["not recovered"].append(str(error))
+            verdict.faults[Promise.NOT_RECOVERED].append(str(error))
         left = [
             process.pid
             for unit, process in self._victim.units.processes()
             if unit == "left behind" and process.is_running() and process.status() != "zombie"
         ]
-        verdict.faults["leaked"] += [f"process {pid} belongs to no unit" for pid in left]
+        verdict.faults[Promise.LEAKED] += [f"process {pid} belongs to no unit" for pid in left]
 
     def _tell(self, rounds: int, kills: int) -> None:
         verdict = self._verdict

@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +31,29 @@ RETRY_S = (0.1, 1.0)
 REPLY_TOKENS = 16
 AGAIN = frozenset({409, 500, 503})
 """What a client tries again: the turn it lost still runs, or something is away."""
+
+NOT_FOUND = 404
+
+
+class Promise(Enum):
+    """What a product was found to break."""
+
+    LOST_TURNS = "lost turns"
+    WRONG_ANSWERS = "wrong answers"
+    LEAKED = "leaked"
+    STUCK = "stuck"
+    NOT_RECOVERED = "not recovered"
+    NO_ORDERLY_END = "no orderly end"
+    TEXT_IN_LOGS = "text in logs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """One fault of the product that a conversation has met."""
+
+    promise: Promise
+    conversation: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +76,12 @@ class Chat:
 
 @dataclass(slots=True)
 class Account:
-    """What happened to all turns. `wrong` are sentences, each one a fault of the product."""
+    """What happened to all turns, and what of it was wrong."""
 
     chats: list[Chat] = field(default_factory=list)
     acknowledged: int = 0
     endings: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
+    wrong: list[Broken] = field(default_factory=list)
     done_at: list[tuple[float, float]] = field(default_factory=list)
     """Of each acknowledged turn, when its last attempt was sent and when it was done (monotonic)."""
 
@@ -165,8 +189,9 @@ class Chatter:
                 self._account.done_at.append((sent_at, time.monotonic()))
                 return True
             if time.monotonic() > max(begun_at, self._account.broken_at) + TURN_S_MAX:
-                return self._fault(chat, f"stuck: no answer for {TURN_S_MAX:g} s")
-            if self._account.wrong and self._account.wrong[-1].startswith(chat.conversation):
+                self._fault(chat, Promise.STUCK, f"no answer for {TURN_S_MAX:g} s")
+                return False
+            if any(broken.conversation == chat.conversation for broken in self._account.wrong):
                 return False
             await asyncio.sleep(self._random.uniform(*RETRY_S))
 
@@ -175,7 +200,7 @@ class Chatter:
         try:
             status, events = await self._door.events(path, body)
         except TimeoutError:
-            self._fault(chat, f"stuck: a stream was silent for {SILENT_S_MAX:g} s")
+            self._fault(chat, Promise.STUCK, f"a stream was silent for {SILENT_S_MAX:g} s")
             return None
         except aiohttp.ClientError:
             self._account.endings["broken off"] += 1
@@ -183,12 +208,14 @@ class Chatter:
         if status != 200:
             self._account.endings[f"refused: {events[0][1]['error']['code']}"] += 1
             if status not in AGAIN:
-                self._fault(chat, f"refused with {status}: {events[0][1]['error']}")
+                promise = Promise.LOST_TURNS if status == NOT_FOUND else Promise.WRONG_ANSWERS
+                self._fault(chat, promise, f"refused with {status}: {events[0][1]['error']}")
             return None
         last = [data for name, data in events if name in ("done", "error")]
         if len(last) != 1 or events[-1][0] not in ("done", "error"):
             names = [name for name, _ in events[-3:]]
-            self._fault(chat, f"a stream with {len(last)} terminal events: … {names}")
+            sentence = f"a stream with {len(last)} terminal events: … {names}"
+            self._fault(chat, Promise.STUCK, sentence)
             return None
         name, data = events[-1]
         if name == "error":
@@ -198,7 +225,8 @@ class Chatter:
         message = data["message"]
         shown = "".join(data["text"] for name, data in events if name == "delta")
         if shown != message["text"]:
-            self._fault(chat, f"shown {shown!r}, and `done` says {message['text']!r}")
+            sentence = f"shown {shown!r}, and `done` says {message['text']!r}"
+            self._fault(chat, Promise.WRONG_ANSWERS, sentence)
         return Told(
             text=str(body["text"]),
             reply_id=message["id"],
@@ -206,6 +234,7 @@ class Chatter:
             finish_reason=data["finish_reason"],
         )
 
-    def _fault(self, chat: Chat, sentence: str) -> bool:
-        self._account.wrong.append(f"{chat.conversation}: {sentence}")
-        return False
+    def _fault(self, chat: Chat, promise: Promise, sentence: str) -> None:
+        self._account.wrong.append(
+            Broken(promise=promise, conversation=chat.conversation, sentence=sentence)
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from bench.survival.chats import Account
+from bench.survival.chats import Account, Promise
 
 SHOWN_WRONG_MAX = 20
 
@@ -51,16 +51,8 @@ class Verdict:
     checked_turns: int = 0
     made_again: int = 0
     recoveries: dict[str, Recovery] = field(default_factory=lambda: defaultdict(Recovery))
-    faults: dict[str, list[str]] = field(
-        default_factory=lambda: {
-            "lost turns": [],
-            "wrong answers": [],
-            "leaked": [],
-            "stuck": [],
-            "not recovered": [],
-            "no orderly end": [],
-            "text in logs": [],
-        }
+    faults: dict[Promise, list[str]] = field(
+        default_factory=lambda: {promise: [] for promise in Promise}
     )
     not_done: list[str] = field(default_factory=list)
 
@@ -83,9 +75,8 @@ class Verdict:
             **{kind: kind in done for kind in kinds},
         }
         self.not_done += [sentence for sentence, is_done in tried.items() if not is_done]
-        for sentence in self.account.wrong:
-            name = "stuck" if "stuck" in sentence or "terminal" in sentence else "wrong answers"
-            self.faults["lost turns" if " 404" in sentence else name].append(sentence)
+        for broken in self.account.wrong:
+            self.faults[broken.promise].append(f"{broken.conversation}: {broken.sentence}")
 
     def as_json(self) -> dict[str, Any]:
         """All of it in plain values."""
@@ -101,7 +92,7 @@ class Verdict:
             "checked_calm": self.checked_calm,
             "checked_turns": self.checked_turns,
             "made_again": self.made_again,
-            "faults": self.faults,
+            "faults": {promise.value: told for promise, told in self.faults.items()},
             "not_done": self.not_done,
             "recoveries": {
                 name: {"done": one.done, "answered_s": one.answered_s, "whole_s": one.whole_s}
@@ -132,8 +123,8 @@ class Verdict:
             f"proved: {self.checked_turns} stored turns against what was told, {self.made_again} replies "
             f"made again without a cache, {self.checked_calm} times no page, sequence or stream held"
         )
-        for name, sentences in self.faults.items():
-            shown.append(f"{name}: {len(sentences) or 'none'}")
+        for promise, sentences in self.faults.items():
+            shown.append(f"{promise.value}: {len(sentences) or 'none'}")
             shown += [f"    {sentence}" for sentence in sentences[:SHOWN_WRONG_MAX]]
         shown += [f"not done: {sentence}" for sentence in self.not_done]
         shown.append(self.outcome.value)

@@ -17,7 +17,7 @@ from bench import chaos
 from bench.chaos import Chaos
 from bench.soak import Soak
 from bench.survival import chats
-from bench.survival.chats import Account, Chat, Chatter, Told
+from bench.survival.chats import Account, Chat, Chatter, Promise, Told
 from bench.survival.faults import Kind, Victim, possible
 from bench.survival.proofs import told_in_logs
 from bench.survival.samples import PAGES, Judged, Sample, judge
@@ -140,7 +140,7 @@ def test_a_run_that_left_something_untried_has_not_passed(lacking: str) -> None:
     assert other.outcome is Outcome.NOT_PROVED
     whole.not_done.append("jumps of the clock (no compiler)")
     assert whole.lines()[-1] == "NOT PROVED"
-    whole.faults["lost turns"].append("one")
+    whole.faults[Promise.LOST_TURNS].append("one")
     assert whole.lines()[-1] == "FAILED"
 
 
@@ -209,7 +209,36 @@ async def test_a_turn_is_stuck_once_nothing_was_done_to_the_product_for_long(
         assert not await chatter._turn(Chat(conversation="c"))
     assert tries > 50, "killed again and again is not stuck"
     (stuck,) = account.wrong
-    assert "stuck" in stuck
+    assert (stuck.promise, stuck.conversation) == (Promise.STUCK, "c")
+
+
+DONE = {"message": {"id": "r", "text": "of stuck terminals"}, "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("status", "events", "promise"),
+    [
+        (404, [("refused", {"error": {"code": "not_found"}})], Promise.LOST_TURNS),
+        (400, [("refused", {"error": {"code": "stuck in terminal 404"}})], Promise.WRONG_ANSWERS),
+        (200, [("delta", {"text": "a"})], Promise.STUCK),
+        (200, [("delta", {"text": "of a 404"}), ("done", DONE)], Promise.WRONG_ANSWERS),
+    ],
+)
+async def test_what_is_wrong_is_put_under_the_promise_that_it_breaks_whatever_its_words(
+    status: int, events: list[tuple[str, Any]], promise: Promise
+) -> None:
+    class Answering:
+        async def events(self, _path: str, _body: object) -> tuple[int, list[tuple[str, Any]]]:
+            return status, events
+
+    account = Account()
+    door: Any = Answering()
+    chatter = Chatter(door, account, seed=1, turns=1, gate=asyncio.Event())
+    await chatter._attempt(Chat(conversation="c"), {"text": "t"})
+    verdict = Verdict(seed=1, kills=0, account=account)
+    verdict.close(kinds=())
+    assert [found for found, sentences in verdict.faults.items() if sentences] == [promise]
+    assert list(verdict.as_json()["faults"]) == [promise.value for promise in Promise]
 
 
 def test_what_was_said_is_found_in_a_log_and_words_that_any_log_has_are_not(tmp_path: Path) -> None:
