@@ -11,7 +11,7 @@ import pytest
 from deb.build import build, version_of_checkout
 from deb.tree import SITE
 from tests.box.booted import Box, booted
-from tests.box.system_folder import PACKAGES, make_root, why_not
+from tests.box.system_folder import PACKAGES, make_root, not_here, why_not
 from tests.model_fixtures import tiny_model, write_directory
 
 MODEL = Path("/srv/models/tiny")
@@ -37,7 +37,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The .deb without libraries, which a box has from this environment instead."""
     reason = why_not()
     if reason is not None:
-        pytest.skip(reason)
+        not_here(reason)
     out = tmp_path_factory.mktemp("package")
     return build(out, version=RELEASE.name, compression="none", with_libraries=False)
 
@@ -56,7 +56,7 @@ def bare_box(tmp_path_factory: pytest.TempPathFactory, package: Path) -> Iterato
         with booted(folder, root) as box:
             yield box
     except RuntimeError as error:
-        pytest.skip(f"this machine boots no systemd: {error}")
+        not_here(f"this machine boots no systemd: {error}")
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +84,15 @@ def box(installed: Box) -> Box:
 
 
 def configure(box: Box, settings: dict[str, str]) -> None:
-    """Set lines of the box's configuration, by the names of what they set."""
+    """Set lines of the box's configuration, by the names of what they set, each in one section."""
     toml = box.root / "etc/appliance/appliance.toml"
     lines = toml.read_text(encoding="utf-8").splitlines()
+    found = []
     for number, line in enumerate(lines):
         name = line.removeprefix("#").partition(" ")[0]
-        lines[number] = settings.get(name, line)
+        if name in settings:
+            lines[number] = settings[name]
+            found.append(name)
+    assert sorted(found) == sorted(settings)
     # Written in place: the file keeps its owner and mode.
     toml.write_text("\n".join(lines) + "\n", encoding="utf-8")

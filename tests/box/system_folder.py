@@ -10,6 +10,9 @@ import os
 import shutil
 import sysconfig
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 PACKAGES = Path("/opt/packages")
 PROGRAMS = ("systemd-nspawn", "nsenter", "unshare", "timeout", "mount", "dpkg-deb", "strip")
@@ -41,6 +44,17 @@ MASKED = (
     "systemd-resolved.service",
     "systemd-timesyncd.service",
 )
+
+
+REQUIRED = "APPLIANCE_TESTS_REQUIRE_BOX"
+"""Set where a box that cannot be booted is a failure and not a skip: in CI."""
+
+
+def not_here(reason: str) -> NoReturn:
+    """End a test that this machine cannot run, as a skip; as a failure where boxes are required."""
+    if os.environ.get(REQUIRED):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def why_not() -> str | None:

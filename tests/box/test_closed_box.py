@@ -120,6 +120,11 @@ def test_every_directive_of_a_unit_is_tried_or_says_why_not(unit: str) -> None:
     assert directives(unit) <= known
 
 
+def test_what_is_said_of_a_directive_is_of_one_that_a_unit_has() -> None:
+    used = set().union(*map(directives, SERVICES))
+    assert NOT_TRIED.keys() | CHECKED_BELOW | NO_DIRECTIVES <= used
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_what_is_forbidden_to_all_is_refused_in_each(
     probed: Mapping[str, Mapping[str, Any]], name: str
@@ -137,6 +142,7 @@ def test_a_service_has_name_spaces_of_its_own_and_sees_no_home(
 ) -> None:
     for name in ("PrivateIPC", "PrivateNetwork"):
         assert probed[unit][name] != probed["box"][name]
+    assert probed[unit]["ProtectHome"], "no home was tried"
     assert not {"ok"} & set(probed[unit]["ProtectHome"]), probed[unit]["ProtectHome"]
 
 
@@ -144,7 +150,7 @@ def test_a_service_has_name_spaces_of_its_own_and_sees_no_home(
 def test_a_service_sees_few_devices_and_no_more_of_proc_than_it_needs(
     probed: Mapping[str, Mapping[str, Any]], unit: str
 ) -> None:
-    assert set(probed[unit]["PrivateDevices"]) <= DEVICES
+    assert {"null"} <= set(probed[unit]["PrivateDevices"]) <= DEVICES
     assert probed[unit]["ProcSubset"] == (unit != SERVER)
     proc_sys = "absent" if unit == SERVER else "read-only"
     assert probed[unit]["ProtectKernelTunables"] == [proc_sys, "read-only"]

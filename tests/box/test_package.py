@@ -12,7 +12,7 @@ from deb.build import build
 from tests.box.booted import booted
 from tests.box.chats import begin, is_ready, until
 from tests.box.conftest import MODEL, RELEASE
-from tests.box.system_folder import make_root, why_not
+from tests.box.system_folder import make_root, not_here, why_not
 from tests.model_fixtures import tiny_model, write_directory
 
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 def test_the_package_alone_is_enough_for_a_chat(tmp_path: Path) -> None:
     reason = why_not()
     if reason is not None:
-        pytest.skip(reason)
+        not_here(reason)
     root = tmp_path / "root"
     make_root(root)
     package = build(tmp_path / "out", version=RELEASE.name, compression="none")

@@ -12,15 +12,18 @@ import pytest
 from appliance.cli.main import main
 from appliance.cli.system_files import Link, unit_files
 from appliance.config import parse_config
+from tests.box.system_folder import not_here
 
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
 EXPOSURE_MAX = {"appliance-engine@.service": 3.0}
 EXPOSURE_MAX_DEFAULT = 2.0
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here"
-)
+
+@pytest.fixture(autouse=True)
+def has_analyzer() -> None:
+    if shutil.which("systemd-analyze") is None:
+        not_here("systemd-analyze is not installed here")
 
 
 def analyze(*words: str) -> subprocess.CompletedProcess[str]:
