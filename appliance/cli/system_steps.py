@@ -119,7 +119,9 @@ def next_commands(root: Path, *, is_started: bool) -> list[str]:
     if is_started:
         first = "appliance status     # the first start takes minutes: engines load the model"
     elif was_running is not None and was_running.active == "active":
-        first = "systemctl restart appliance.target     # what runs has what was there before"
+        first = (
+            "systemctl restart appliance.target     # what runs still has the settings of before"
+        )
     else:
         first = "systemctl start appliance.target     # it starts with the box from now on"
     page = f"http://{listen_address(installed_config(root).server)}/"
