@@ -13,7 +13,8 @@ from appliance.cli.db_options import add_json, add_target, target_of
 from appliance.cli.db_plan_text import plan_json
 from appliance.cli.db_policy import add_policy, place_of, policy_of
 from appliance.cli.exit_codes import EXIT_FOUND_WRONG
-from appliance.cli.plain_text import as_json, counted, visible
+from appliance.cli.plain_text import as_json, visible
+from appliance.counted import counted
 from appliance.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,9 +65,13 @@ def run(options: argparse.Namespace) -> int:
         return code
     from appliance.cli.db_run_terminal import JsonReport, TerminalReport, confirm_by
 
-    report: Report = JsonReport() if options.json else TerminalReport()
-    # With --json standard output is a program's: nobody is there to be asked.
-    confirm = confirm_by(agreed, asks=sys.stdin.isatty() and not options.json)
+    report: Report
+    if options.json:
+        # Standard output is a program's: nobody is there to be asked.
+        report, confirm = JsonReport(), confirm_by(agreed, None)
+    else:
+        report = terminal = TerminalReport()
+        confirm = confirm_by(agreed, terminal.ask if sys.stdin.isatty() else None)
     outcome = asyncio.run(_run(options, report, confirm))
     if options.json:
         print(as_json(_outcome_json(outcome)))

@@ -8,14 +8,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
+
 from appliance.cli.db_plan_text import STAGES, step_lines
 from appliance.cli.plain_text import size, visible
+from appliance.counted import counted
 from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from appliance.dbops.plan.plan import Plan
     from appliance.dbops.plan.step import Choice, Step
     from appliance.dbops.repair.crew import Confirm
@@ -31,19 +37,30 @@ TOLD_FROM_S = 5.0
 
 
 class TerminalReport:
-    """Lines for a person; a running VACUUM has one that is written over where there is a terminal."""
+    """Lines for a person; a running VACUUM has one that is written over where there is a terminal.
+
+    While a question stands, nothing is written over it, and what is said is followed by it again.
+    """
 
     def __init__(self) -> None:
         self._is_live = sys.stdout.isatty()
-        self._line = ""
+        self._cells = 0
+        """Width of the line that is to be written over."""
+        self._question = ""
+        """The one that stands."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question stands."""
+        return bool(self._question)
 
     def planned(self, plan: Plan) -> None:
         """A stage begins, or is planned anew."""
         stage = plan.next_stage
         if stage is not None:
             steps = plan.stage(stage)
-            total = sum(step.bytes for step in steps)
-            self.said(f"stage {stage}, {STAGES[stage]}: {len(steps)} steps, {size(total)} to read")
+            count, total = counted(len(steps), "step"), sum(step.bytes for step in steps)
+            self.said(f"stage {stage}, {STAGES[stage]}: {count}, {size(total)} to read")
 
     def started(self, step: Step) -> None:
         """A step is taken. Of VACUUMs there are hundreds: they show in the progress."""
@@ -52,15 +69,22 @@ class TerminalReport:
 
     def progressed(self, progress: Progress) -> None:
         """Once a second."""
-        running = ", ".join(f"{visible(name)} {share:.0%}" for name, share in progress.running)
+        if self.is_asking:
+            return
+        running = ", ".join(f"{share:.0%} of {visible(name)}" for name, share in progress.running)
         line = (
-            f"  {progress.steps_done} of {progress.steps_total} steps, {size(progress.bytes_done)} of "
-            f"{size(progress.bytes_total)}, {progress.rate_bytes_per_s / 1e6:.0f} MB/s, "
+            f"  {progress.steps_done} of {counted(progress.steps_total, 'step')}, "
+            f"{size(progress.bytes_done)} of {size(progress.bytes_total)}, "
+            f"{progress.rate_bytes_per_s / 1e6:.0f} MB/s, "
             f"{duration(progress.seconds_left)} left{'; ' if running else ''}{running}"
         )
         if self._is_live:
-            print(f"\r{line[:160]:<{len(self._line)}}", end="", flush=True)
-            self._line = line[:160]
+            # Not the last column: a terminal may begin a new line there.
+            width = shutil.get_terminal_size().columns - 1
+            if cell_len(line) > width:
+                line = f"{set_cell_size(line, width - 1)}…"
+            print(f"\r{set_cell_size(line, max(self._cells, cell_len(line)))}", end="", flush=True)
+            self._cells = cell_len(line)
         else:
             print(line, flush=True)
 
@@ -75,10 +99,26 @@ class TerminalReport:
 
     def said(self, words: str) -> None:
         """A line of its own."""
-        if self._line:
-            print("\r" + " " * len(self._line) + "\r", end="")
-            self._line = ""
+        if self._cells:
+            print("\r" + " " * self._cells + "\r", end="")
+            self._cells = 0
+        if self.is_asking:
+            print()
         print(words, flush=True)
+        if self.is_asking:
+            print(self._question, end="", flush=True)
+
+    async def ask(self, step: Step) -> Choice | None:
+        """Show what is done and lost; the answer is the consent's whole name, anything else is a no."""
+        self.said("\n".join(step_lines(step)))
+        names = " or ".join(choice.consent.value for choice in step.choices)
+        self._question = f"  type {names} to do it, anything else to leave it: "
+        print(self._question, end="", flush=True)
+        try:
+            answer = (await _line(sys.stdin.fileno())).strip()
+        finally:
+            self._question = ""
+        return next((choice for choice in step.choices if choice.consent.value == answer), None)
 
 
 class JsonReport:
@@ -119,27 +159,18 @@ class JsonReport:
         )
 
 
-def confirm_by(agreed: frozenset[str], *, asks: bool) -> Confirm:
-    """Consent from what was agreed to beforehand, else (where it may ask) from the terminal."""
+def confirm_by(
+    agreed: frozenset[str], ask: Callable[[Step], Awaitable[Choice | None]] | None
+) -> Confirm:
+    """Consent from what was agreed to beforehand, else from whoever is asked; None: nobody is."""
 
     async def confirm(step: Step) -> Choice | None:
         for choice in step.choices:
             if choice.consent.value in agreed:
                 return choice
-        if not asks:
-            return None
-        return await _ask(step)
+        return None if ask is None else await ask(step)
 
     return confirm
-
-
-async def _ask(step: Step) -> Choice | None:
-    """Show what is done and lost; the answer is the consent's whole name, anything else is a no."""
-    print("\n".join(step_lines(step)))
-    names = [choice.consent.value for choice in step.choices]
-    print(f"  type {' or '.join(names)} to do it, anything else to leave it: ", end="", flush=True)
-    answer = (await _line(sys.stdin.fileno())).strip()
-    return next((choice for choice in step.choices if choice.consent.value == answer), None)
 
 
 async def _line(descriptor: int) -> str:

@@ -14,7 +14,8 @@ from appliance.cli.admin_client import Answered, ask
 from appliance.cli.experiment_look import Look, look_at_all
 from appliance.cli.experiment_options import add_common, add_metrics
 from appliance.cli.experiment_pages import LIST_FILE, draw, publish, write
-from appliance.cli.plain_text import as_json, counted, visible
+from appliance.cli.plain_text import as_json, visible
+from appliance.counted import counted
 from appliance.errors import ApplianceError, Conflict, InvalidRequest
 from appliance.log import complain, tell
 

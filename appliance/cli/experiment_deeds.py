@@ -21,7 +21,8 @@ from appliance.cli.experiment_options import (
     address,
     who_and_why,
 )
-from appliance.cli.plain_text import as_json, counted, visible, when
+from appliance.cli.plain_text import as_json, visible, when
+from appliance.counted import counted
 from appliance.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from appliance.cli.experiment_database import read
 from appliance.cli.experiment_options import add_common, add_metrics
-from appliance.cli.plain_text import as_json, counted, visible
+from appliance.cli.plain_text import as_json, visible
+from appliance.counted import counted
 from appliance.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from appliance.cli.experiment_options import (
     address,
     who_and_why,
 )
-from appliance.cli.plain_text import as_json, counted, visible
+from appliance.cli.plain_text import as_json, visible
+from appliance.counted import counted
 from appliance.errors import ApplianceError, InvalidRequest
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

@@ -15,11 +15,6 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def counted(count: int, noun: str) -> str:
-    """How many of what: 1 part, 2 parts."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def when(time: str) -> str:
     """A time that an answer holds in ISO 8601, to the minute and in UTC."""
     moment = datetime.fromisoformat(time.replace("Z", "+00:00")).astimezone(UTC)

@@ -14,7 +14,8 @@ import msgspec
 
 from appliance.cli.demo_model import DEMO_MODEL_NAME, demo_cache_dir
 from appliance.cli.exit_codes import EXIT_BAD_INPUT
-from appliance.cli.plain_text import counted, visible
+from appliance.cli.plain_text import visible
+from appliance.counted import counted
 from appliance.errors import ApplianceError, ConfigError
 from appliance.prompt.bundle import CHARACTER_FILE
 from appliance.prompt.bundle_folder import read_bundle

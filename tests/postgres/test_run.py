@@ -213,6 +213,10 @@ async def test_nothing_is_destroyed_unasked_and_with_consent_writes_come_back(
     assert declined == {"session", "prepared", "slot", "lock"}
     # What could win nothing was not read; what a lock alone is in the way of was tried, and named.
     assert any(state == "skipped" for _, state in told.ended_steps)
+    words = " ".join({result.words for _, result in outcome.ended})
+    assert "left: drop slot (slot " in words
+    assert not any(step.key in words for step, _ in outcome.ended)
+    assert "--yes slot does" in words
     assert not (await probe(drill.cluster.url)).back
     outcome = await repair(
         drill.cluster.directory,

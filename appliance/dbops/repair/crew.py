@@ -6,11 +6,12 @@ are (`plan.py`) or how one is done (`deeds.py`), or goes on when the disk is nea
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
+from appliance.counted import counted
 from appliance.dbops.faults import RepairFault
 from appliance.dbops.plan.plan import Plan
 from appliance.dbops.plan.step import Choice, Step, StepKind
@@ -26,6 +27,9 @@ from appliance.dbops.snapshot.snapshot import Snapshot
 
 SURPRISES_MAX = 3
 """Times that a run plans anew because a VACUUM won nothing; then it goes through with what it has."""
+
+NAMED_MAX = 3
+"""Steps that another one waits for and that are named in words; of more, the number is told."""
 
 Confirm = Callable[[Step], Awaitable[Choice | None]]
 """Asks for consent to a destructive step: which of its choices, or None for none."""
@@ -46,6 +50,8 @@ class _Shift:
     """Of the steps of one plan's stage: what was met, and who is at work."""
 
     snapshot: Snapshot
+    planned: Mapping[str, Step] = field(default_factory=dict)
+    """Every step of the plan, by key."""
     done: set[str] = field(default_factory=set)
     """Keys, for the steps that need them."""
     at_work: int = 0
@@ -81,7 +87,7 @@ class Crew:
 
     async def work(self, plan: Plan, steps: Sequence[Step], snapshot: Snapshot) -> None:
         """Take the steps in their order, VACUUMs side by side."""
-        shift = _Shift(snapshot)
+        shift = _Shift(snapshot, {step.key: step for step in plan.steps})
         async with self._watch.watching(steps, plan.rate_bytes_per_s):
             for is_vacuum, group in groupby(steps, lambda step: step.kind is StepKind.VACUUM):
                 queue = list(group)
@@ -143,7 +149,9 @@ class Crew:
             is_agreed = self._watch.is_kept_out(step)
             choice = step.choices[0] if is_agreed else await self._confirm(step)
             if choice is None:
-                result = Result(state=State.DECLINED, words="nobody has agreed to it")
+                kinds = " or ".join(f"--yes {choice.consent.value}" for choice in step.choices)
+                words = f"nobody has agreed to it; {kinds} does"
+                result = Result(state=State.DECLINED, words=words)
         if result is None:
             result = await self._take(taker, step, choice, shift)
             if result is None:
@@ -158,8 +166,14 @@ class Crew:
         """Why a step is not taken at all."""
         unmet = [key for key in step.needs if key not in shift.done]
         if unmet:
-            words = f"it would change nothing while these are left: {', '.join(unmet)}"
-            return Result(state=State.SKIPPED, words=words)
+            named = [shift.planned[key] for key in unmet[:NAMED_MAX] if key in shift.planned]
+            words = [f"{step.kind.value} ({step.object})" for step in named]
+            if len(unmet) > len(words):
+                words.append(counted(len(unmet) - len(words), "other step"))
+            return Result(
+                state=State.SKIPPED,
+                words=f"it would change nothing while these are left: {', '.join(words)}",
+            )
         if step.kind is StepKind.ASK:
             return Result(state=State.SKIPPED, words="only a person can do this")
         return None

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from appliance.cli.db_plan_text import plan_json, plan_text
-from appliance.cli.db_run_terminal import confirm_by
+from appliance.cli.db_run_terminal import TerminalReport, confirm_by
 from appliance.cli.main import main
 from appliance.dbops.faults import RepairFault, damaged_block, damaged_file, repair_fault
 from appliance.dbops.limits import MEMBERS_MAX
@@ -229,7 +229,7 @@ def test_consent_is_a_kind_by_name_and_silence_is_none() -> None:
     )
     finish, drop = plan.steps[:2]
     assert (finish.kind, drop.kind) == (StepKind.FINISH_PREPARED, StepKind.DROP_SLOT)
-    confirm = confirm_by(frozenset({"prepared-rollback"}), asks=False)
+    confirm = confirm_by(frozenset({"prepared-rollback"}), None)
     chosen = asyncio.run(_confirm(confirm, finish))
     assert chosen is Consent.PREPARED_ROLLBACK
     assert asyncio.run(_confirm(confirm, drop)) is None
@@ -323,7 +323,7 @@ async def test_a_question_at_the_terminal_is_answered_or_broken_off(
     ).stage(1)[:1]
     with os.fdopen(terminal) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        confirm = confirm_by(frozenset(), asks=True)
+        confirm = confirm_by(frozenset(), TerminalReport().ask)
         for typed, consent in ((b"slot\n", Consent.SLOT), (b"yes\n", None)):
             os.write(keyboard, typed)
             choice = await confirm(step)
