@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from appliance.cli.plain_text import indented, size, visible
+from appliance.counted import counted
 from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
@@ -93,12 +94,13 @@ def _stage_lines(number: int, steps: Sequence[Step]) -> Iterator[str]:
         return
     total, wal = sum(step.bytes for step in steps), sum(step.wal_bytes for step in steps)
     yield (
-        f"\nstage {number}, {STAGES[number]}: {len(steps)} steps, {size(total)} to read, up to "
-        f"{size(wal)} of WAL, {duration(sum(step.seconds for step in steps))}"
+        f"\nstage {number}, {STAGES[number]}: {counted(len(steps), 'step')}, {size(total)} to read, "
+        f"up to {size(wal)} of WAL, {duration(sum(step.seconds for step in steps))}"
     )
     for kind, group in groupby(steps, lambda step: step.kind):
         together = list(group)
-        if all(step.relation_oid is not None for step in together) and not together[0].destructive:
+        # Those that ask for something have a reason each that is to be read.
+        if all(step.relation_oid is not None and step.statements for step in together):
             yield from _relation_lines(kind.value, together)
         else:
             for step in together:
@@ -111,7 +113,7 @@ def _relation_lines(words: str, steps: Sequence[Step]) -> Iterator[str]:
     for name in dict.fromkeys(step.database for step in own):
         catalogs = [step for step in own if step.database == name]
         total = size(sum(step.bytes for step in catalogs))
-        yield f"  {words}: {len(catalogs)} catalogs of {visible(name or '')} ({total})"
+        yield f"  {words}: {counted(len(catalogs), 'catalog')} of {visible(name or '')} ({total})"
     others = [step for step in steps if (step.relation_oid or 0) >= FIRST_USER_OID]
     largest = sorted(others, key=lambda step: -step.bytes)[:SHOWN_MAX]
     shown = {step.key for step in largest}
@@ -121,7 +123,7 @@ def _relation_lines(words: str, steps: Sequence[Step]) -> Iterator[str]:
             yield f"  {words}: {visible(step.object)} ({size(step.bytes)}{age})"
     if len(others) > SHOWN_MAX:
         rest = size(sum(step.bytes for step in others if step.key not in shown))
-        yield f"  {words}: {len(others) - SHOWN_MAX} smaller ones ({rest}; --json names them)"
+        yield f"  {words}: {counted(len(others) - SHOWN_MAX, 'smaller one')} ({rest}; --json names them)"
 
 
 def step_lines(step: Step) -> Iterator[str]:

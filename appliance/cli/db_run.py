@@ -205,8 +205,8 @@ def _outcome_text(outcome: Outcome) -> str:
         lines.append("everything is done")
     else:
         lines.append(
-            f"{len(outcome.left.steps)} steps are left; `appliance db plan` shows them, and the same "
-            "command goes on with them"
+            f"{counted(len(outcome.left.steps), 'step')} left; `appliance db plan` shows what is to be "
+            "done, and the same command goes on with it"
         )
     left = outcome.left
     lines.append(f"{left.xids_left:,} transaction IDs and {left.mxids_left:,} multixacts are left")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from appliance.cli.plain_text import indented, size, visible
+from appliance.counted import counted
 from appliance.dbops.duration import duration
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from appliance.dbops.snapshot.snapshot import Snapshot
 
 DATABASES_MAX = 6
+NAME_COLUMNS = 20
 BLOCKERS_MAX = 5
-ID_CHARACTERS_MAX = 60
 
 _STAGES = {
     "OK": "healthy",
@@ -64,13 +65,16 @@ def _status_lines(
     yield ""
     yield f"{'database':<20} {'XID age':>13} {'XIDs left':>13} {'MXID age':>13} {'MXIDs left':>13}"
     for database in snapshot.databases[:DATABASES_MAX]:
-        name = database.name if len(database.name) <= 20 else f"{database.name[:19]}…"
+        name = database.name
+        if len(name) > NAME_COLUMNS:
+            yield name  # On a line of its own: cut, two could look the same.
+            name = ""
         yield (
             f"{name:<20} {database.xid_age:>13,} {database.xids_left:>13,} "
             f"{database.mxid_age:>13,} {database.mxids_left:>13,}"
         )
     if len(snapshot.databases) > DATABASES_MAX:
-        yield f"and {len(snapshot.databases) - DATABASES_MAX} younger ones"
+        yield f"and {counted(len(snapshot.databases) - DATABASES_MAX, 'younger one')}"
     yield ""
     yield _autovacuum_line(status.autovacuum)
     if journal is not None:
@@ -103,7 +107,9 @@ def _rate(rate: Rate) -> str:
 
 def _autovacuum_line(lag: AutovacuumLag) -> str:
     state = "on" if lag.on else "OFF"
-    behind = "its tables were not looked at" if lag.due is None else f"{lag.due} tables due"
+    behind = (
+        "its tables were not looked at" if lag.due is None else f"{counted(lag.due, 'table')} due"
+    )
     overdue = f", {lag.overdue} OVERDUE" if lag.overdue else ""
     busy = f"{lag.workers} of {lag.workers_max} workers busy"
     return f"autovacuum         {state}, {busy}, {behind}{overdue}"
@@ -112,7 +118,8 @@ def _autovacuum_line(lag: AutovacuumLag) -> str:
 def _waiting(journal: JournalDepth) -> str:
     if not journal.entries:
         return "empty"
-    return f"{journal.entries:,} turns wait, the oldest for {duration(journal.oldest_s)}"
+    waiting = f"{counted(journal.entries, 'turn')} {'waits' if journal.entries == 1 else 'wait'}"
+    return f"{waiting}, the oldest for {duration(journal.oldest_s)}"
 
 
 def _held_lines(found: tuple[Blocker, ...]) -> Iterator[str]:
@@ -152,10 +159,7 @@ def _diagnosis_lines(
 
 
 def _title(blocker: Blocker) -> str:
-    name = blocker.id
-    if len(name) > ID_CHARACTERS_MAX:
-        name = f"{name[: ID_CHARACTERS_MAX - 1]}…"
-    return f"{blocker.kind.value.replace('_', ' ')}: {name}"
+    return f"{blocker.kind.value.replace('_', ' ')}: {blocker.id}"
 
 
 def _age(blocker: Blocker) -> str:

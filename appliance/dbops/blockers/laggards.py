@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.counted import counted
 from appliance.dbops import remedies
 from appliance.dbops.blockers.blocker import Action, ActionForm, Blocker, BlockerKind, Reach
 from appliance.dbops.blockers.holders import AUTOVACUUM_WORKER
@@ -60,7 +61,7 @@ def autovacuum(snapshot: Snapshot, age_min: AgeMin) -> Iterator[Blocker]:
         yield _of_autovacuum(
             snapshot,
             BlockerKind.AUTOVACUUM_STARVED,
-            detail=f"all {len(busy)} workers are busy, {waiting} old relations wait",
+            detail=f"every worker is busy, and {counted(waiting, 'old relation')} left to wait",
             text="ALTER SYSTEM SET autovacuum_vacuum_cost_delay = 0; SELECT pg_reload_conf();",
             consequence="its workers stop pausing: more reading and writing beside the chats",
         )

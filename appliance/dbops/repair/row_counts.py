@@ -14,6 +14,7 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
+from appliance.counted import counted
 from appliance.dbops.names import can_be_entered, name_of
 from appliance.dbops.quoting import identifier
 from appliance.dbops.repair.maintenance_session import MaintenanceSessions
@@ -162,9 +163,10 @@ def _change(before: TableRows, after: TableRows | None) -> RowChange | None:
             return None
         return change(after.fault or "it can be read now", is_loss=after.rows is None)
     if after.rows < before.rows:
-        return change(f"{before.rows - after.rows:,} rows fewer", is_loss=True)
+        return change(f"{counted(before.rows - after.rows, 'row')} fewer", is_loss=True)
     if after.rows > before.rows:
-        words = f"{after.rows - before.rows:,} rows more: whether any was lost cannot be told"
+        more = counted(after.rows - before.rows, "row")
+        words = f"{more} more: whether any was lost cannot be told"
         return change(words, is_loss=None)
     if before.digest is not None and after.digest is not None and before.digest != after.digest:
         words = "as many rows, and not the same ones: rewritten or lost, which cannot be told"

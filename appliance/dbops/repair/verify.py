@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from appliance.counted import counted
 from appliance.dbops.amcheck import Amcheck
 from appliance.dbops.faults import repair_fault
 from appliance.dbops.limits import MEMBERS_MAX
@@ -47,7 +48,7 @@ def check_ages(snapshot: Snapshot, policy: Policy) -> Iterator[Check]:
             if relation.xid_age >= limits.xid[number] or relation.mxid_age >= limits.mxid[number]
         ]
         is_young = database.xid_age < limits.xid[number] and database.mxid_age < limits.mxid[number]
-        words = f"{ages}, {len(old)} relations too old" if old else ages
+        words = f"{ages}, {counted(len(old), 'relation')} too old" if old else ages
         yield Check(name=f"age of {database.name}", ok=is_young and not old, words=words)
     yield _members(snapshot, policy)
 
@@ -76,7 +77,7 @@ def check_rows(found: RowComparison) -> Iterator[Check]:
     yield Check(
         name="rows",
         ok=None if found.is_loss is None else not found.is_loss,
-        words=f"{found.tables} tables compared, {len(found.changes)} differ",
+        words=f"{counted(found.tables, 'table')} compared, {len(found.changes):,} not as before",
     )
 
 
@@ -121,11 +122,11 @@ async def check_structures(
         indexes = await amcheck.b_trees([table.oid for table in tables])
         for index in indexes:
             faults += await _index_faults(amcheck, index)
-        told = [f"{len(tables)} tables and {len(indexes)} b-trees looked at"]
+        told = [f"{counted(len(tables), 'table')} and {counted(len(indexes), 'b-tree')} looked at"]
         left_out = set(_lasting(database)).difference(tables)
         if left_out:
             mib = sum(one.pages for one in left_out) * snapshot.block_size / (1 << 20)
-            told.append(f"{len(left_out)} tables of {mib:,.0f} MiB not looked at")
+            told.append(f"{counted(len(left_out), 'table')} of {mib:,.0f} MiB not looked at")
         ok = False if faults else None if left_out else True
         yield Check(name=name, ok=ok, words="; ".join([*told, *faults[:5]]))
 

@@ -32,7 +32,7 @@ def test_an_unknown_situation_is_refused_with_the_command_that_names_them() -> N
 
 def test_a_change_is_unforeseen_unless_the_situation_has_it() -> None:
     found = [
-        RowChange(database="app", table='"public"."pending"', words="1 rows more", is_loss=False),
+        RowChange(database="app", table='"public"."pending"', words="1 row more", is_loss=False),
         RowChange(database="app", table='"public"."texts"', words="it is gone", is_loss=True),
         RowChange(database="other", table='"public"."pending"', words="it is gone", is_loss=True),
     ]

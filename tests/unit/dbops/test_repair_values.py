@@ -13,9 +13,12 @@ import pytest
 
 from appliance.cli.db_plan_text import plan_json, plan_text
 from appliance.cli.db_run_terminal import TerminalReport, confirm_by
+from appliance.cli.db_text import status_text
 from appliance.cli.main import main
+from appliance.dbops.blockers.blockers import blockers
 from appliance.dbops.faults import RepairFault, damaged_block, damaged_file, repair_fault
 from appliance.dbops.limits import MEMBERS_MAX
+from appliance.dbops.monitoring.status import status_of
 from appliance.dbops.plan.plan import make_plan
 from appliance.dbops.plan.policy import Policy
 from appliance.dbops.plan.step import Consent, StepKind
@@ -31,9 +34,10 @@ from appliance.dbops.repair.row_counts import (
     write_counts,
 )
 from appliance.dbops.repair.verify import check_ages, smallest
-from appliance.dbops.snapshot.snapshot import MemberSpace
+from appliance.dbops.snapshot.snapshot import MemberSpace, TempNamespace
 from appliance.errors import ConfigError
 from tests.snapshot_builder import OLD, database, prepared, relation, slot, snapshot, template0
+from tests.unit.dbops.clusters import SETTINGS
 
 
 def server_error(state: str, routine: str = "", words: str = "", detail: str = "") -> Exception:
@@ -337,3 +341,36 @@ async def test_a_question_at_the_terminal_is_answered_or_broken_off(
         # No thread is left that reads what is typed next, or keeps the process from ending.
         assert set(threading.enumerate()) <= threads_before
     os.close(keyboard)
+
+
+def test_a_plan_says_why_an_orphan_is_left_out_in_the_stop_and_what_would_drop_it() -> None:
+    orphan = relation(20_000, OLD, schema="pg_temp_5", temporary=True)
+    app = database("app", orphan, temp_namespaces=(TempNamespace(name="pg_temp_5", owners=()),))
+    told = " ".join(plan_text(make_plan(snapshot(app), Policy())).split())
+    assert "app.pg_temp_5.t20000" in told
+    assert "run this again with --single-user" in told
+
+
+def test_names_are_shown_whole() -> None:
+    names = [f"{'n' * 62}{end}" for end in "ab"]
+    stopped = snapshot(
+        *(database(name, relation(20_000, OLD)) for name in names), settings=SETTINGS
+    )
+    status = status_of(stopped, blockers(stopped), rate=None, daily_rate=None)
+    told = status_text(status, None, "", [])
+    for name in names:
+        assert f"\n{name}\n" in told
+        assert f"old database: database {name}," in told
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"), [(0, "1 row fewer"), (2, "1 row more:"), (3, "2 rows more:")]
+)
+def test_one_row_is_told_as_one(rows: int, words: str) -> None:
+    def counts(rows: int) -> RowCounts:
+        return RowCounts(
+            system_id="1", tables=(TableRows(database="app", table="t", rows=rows, digest=None),)
+        )
+
+    (change,) = changes(counts(1), counts(rows))
+    assert change.words.startswith(words)
