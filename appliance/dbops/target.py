@@ -7,6 +7,7 @@ needs a transaction ID, so that a session comes up in a database that has run ou
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +116,7 @@ class Target:
                 f"{self}: only the folder's owner or root may speak to its server"
             ) from error
         except DatabaseFailure as error:
-            raise NotRunning(f"no PostgreSQL answers at {self}: {_words(error)}") from error
+            raise NotRunning(f"no PostgreSQL answers at {self}: {self._why(error)}") from error
 
     async def _without_event_triggers(
         self, database: str | None, settings: dict[str, str], command_timeout_s: float | None
@@ -158,6 +159,17 @@ class Target:
                 command_timeout=command_timeout_s,
                 server_settings=settings,
             )
+
+    def _why(self, error: Exception) -> str:
+        """Why nobody answers, and what to type where it is only that no server runs on the folder."""
+        if self.directory is None or not isinstance(
+            error, FileNotFoundError | ConnectionRefusedError
+        ):
+            return _words(error)
+        return (
+            "it is not running; start the appliance, or the database alone with: "
+            f"appliance db start --data-dir {shlex.quote(str(self.directory))}"
+        )
 
     @contextlib.contextmanager
     def _socket_folder(self) -> Iterator[str | None]:

@@ -30,7 +30,7 @@ def test_what_is_no_address_is_refused_before_anything_is_asked(url: str) -> Non
 
 
 async def test_where_nobody_answers_the_place_is_named_and_not_the_password(tmp_path: Path) -> None:
-    with pytest.raises(NotRunning, match=f"no PostgreSQL answers at {tmp_path}"):
+    with pytest.raises(NotRunning, match=f"at {tmp_path}: .* db start --data-dir {tmp_path}$"):
         await Target(directory=tmp_path).connect()
     with pytest.raises(DatabaseError, match="does not exist"):
         await Target(directory=tmp_path / "none").connect()
