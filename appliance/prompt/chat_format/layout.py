@@ -32,7 +32,13 @@ _WITNESSES: tuple[tuple[Role, ...], ...] = (
     ("user", "assistant", "system", "user", "assistant", "user"),
     ("system", "assistant", "user", "user", "assistant"),
 )
-"""Longer sequences, so that a rule which counts messages shows itself."""
+"""Longer sequences, so that a rule which looks further than one message shows itself."""
+
+_COUNT_MAX = 100
+"""A larger number in a template may count messages further than is probed."""
+_NUMBERS_MAX = 32
+_FAR = 2 * _COUNT_MAX + 3
+"""Messages of a conversation that is probed for every template, whatever its numbers."""
 
 
 class Layout(Protocol):
@@ -93,7 +99,8 @@ class WholeLayout:
     """Renders each new shape once with sentinels; remembers the last _SHAPES_MAX shapes."""
 
     runner: TemplateRunner
-    constants: Sequence[str]
+    texts: Sequence[str]
+    """The template's constants, which the probed contents hold."""
     _known: OrderedDict[Shape, Reading] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -109,7 +116,7 @@ class WholeLayout:
             if known is not None:
                 self._known.move_to_end(shape)
                 return known
-        case_list = probe.cases(shape, self.constants)
+        case_list = probe.cases(shape, self.texts)
         reading = probe.read(shape, case_list, self.runner.render(case_list))
         with self._lock:
             self._known[shape] = reading
@@ -119,13 +126,16 @@ class WholeLayout:
 
 
 def derive_layout(runner: TemplateRunner) -> Layout | Refused:
-    """Probe a template. Refused: it looks inside contents or cannot hold a plain conversation.
+    """Probe a template. Refused: it looks inside contents, measures them, or cannot hold a plain
+    conversation.
 
     Raises ModelError when the template does not compile or goes past its limits.
     """
-    constants = runner.constants()
+    texts, numbers = runner.constants()
+    if len(numbers) > _NUMBERS_MAX:
+        return Refused(sentence=f"the chat template has more than {_NUMBERS_MAX} different numbers")
     shapes = _probed_shapes()
-    readings = _read_all(runner, shapes, constants)
+    readings = _read_all(runner, shapes, texts)
     # Only what ends in a user's message is asked for a reply: a template may well stumble on others.
     for roles in (("user",), ("user", "assistant", "user")):
         reading = readings[Shape(roles=roles, header=True)]
@@ -133,18 +143,24 @@ def derive_layout(runner: TemplateRunner) -> Layout | Refused:
             return reading
     if any(isinstance(r, Refused) and r.looks_inside for r in readings.values()):
         return Refused(sentence=probe.LOOKS_INSIDE, looks_inside=True)
-    pairs = _pair_layout(readings)
-    whole = WholeLayout(runner=runner, constants=constants)
-    frames = _framed(readings, constants)
+    pairs = None if any(n > _COUNT_MAX for n in numbers) else _pair_layout(readings)
+    whole = WholeLayout(runner=runner, texts=texts)
+    filled = _filled(readings, texts, numbers)
+    counted = [] if pairs is None else _counted(pairs, numbers)
     holes = [] if pairs is None else _holes(readings)
-    results = runner.render([case for case, _ in frames] + [case for case, _ in holes])
-    for (case, expected), result in zip(frames, results, strict=False):
+    results = iter(runner.render([case for case, _ in (*filled, *counted, *holes)]))
+    for (case, expected), result in zip(filled, results, strict=False):
         if result.text is None or probe.gaps(case, result.text) != expected:
             return Refused(sentence=probe.LOOKS_INSIDE, looks_inside=True)
     if pairs is None:
         return whole
-    texts = [result.text for result in results[len(frames) :]]
-    return pairs if texts == [text for _, text in holes] else replace(pairs, holes=whole)
+    if any(next(results).text != text for _, text in counted):
+        return whole
+    return (
+        pairs
+        if all(next(results).text == text for _, text in holes)
+        else replace(pairs, holes=whole)
+    )
 
 
 def _probed_shapes() -> list[Shape]:
@@ -157,9 +173,9 @@ def _probed_shapes() -> list[Shape]:
 
 
 def _read_all(
-    runner: TemplateRunner, shapes: Sequence[Shape], constants: Sequence[str]
+    runner: TemplateRunner, shapes: Sequence[Shape], texts: Sequence[str]
 ) -> dict[Shape, Reading]:
-    case_lists = [probe.cases(shape, constants) for shape in shapes]
+    case_lists = [probe.cases(shape, texts) for shape in shapes]
     results = iter(runner.render([case for cases in case_lists for case in cases]))
     return {
         shape: probe.read(shape, cases, [next(results) for _ in cases])
@@ -167,11 +183,12 @@ def _read_all(
     }
 
 
-def _framed(
-    readings: Mapping[Shape, Reading], constants: Sequence[str]
+def _filled(
+    readings: Mapping[Shape, Reading], texts: Sequence[str], numbers: Sequence[int]
 ) -> list[tuple[Case, tuple[str, ...]]]:
-    """Contents framed by each constant of the template, and the gaps that must come back."""
-    frames = []
+    """Contents framed by each text of the template and as long as each number, and the gaps that must
+    come back."""
+    filled = []
     for shape in (
         Shape(roles=("user", "assistant", "user"), header=True),
         Shape(roles=("system", "user", "assistant"), header=False),
@@ -179,8 +196,36 @@ def _framed(
         reading = readings[shape]
         if isinstance(reading, Placement):
             gaps = (*(slot.before for slot in reading.slots), reading.after)
-            frames += [(case, gaps) for case in probe.framed(shape, constants)]
-    return frames
+            cases = (*probe.framed(shape, texts), *probe.sized(shape, numbers))
+            filled += [(case, gaps) for case in cases]
+    return filled
+
+
+def _counted(table: PairLayout, numbers: Sequence[int]) -> list[tuple[Case, str | None]]:
+    """Conversations of as many messages as each number, and what the table makes of them.
+
+    A number may count messages (n) or those of one role (2 n), and be met or passed.
+    """
+    counts = {_FAR} | {count for n in numbers for m in (n, 2 * n) for count in range(m - 1, m + 3)}
+    counted: list[tuple[Case, str | None]] = []
+    for count in sorted(counts):
+        if count < 1:
+            continue
+        turns: list[Role] = [("user", "assistant")[index % 2] for index in range(count)]
+        users: list[Role] = ["user"] * count
+        for roles in (turns, ["system", *turns], users):
+            shape = Shape(roles=tuple(roles), header=roles[-1] == "user")
+            case = probe.cases(shape, ())[0]
+            counted.append((case, _written(table.place(shape), case)))
+    return counted
+
+
+def _written(reading: Reading, case: Case) -> str | None:
+    """The text of a case whose contents are not trimmed; None when it is refused."""
+    if isinstance(reading, Refused):
+        return None
+    slots = zip(reading.slots, case.messages, strict=True)
+    return "".join(slot.before + content for slot, (_, content) in slots) + reading.after
 
 
 def _pair_layout(readings: Mapping[Shape, Reading]) -> PairLayout | None:
@@ -214,18 +259,14 @@ def _pairs(roles: Sequence[Role]) -> list[tuple[Role | None, Role]]:
     return list(zip((None, *roles), roles, strict=False))
 
 
-def _holes(readings: Mapping[Shape, Reading]) -> list[tuple[Case, str]]:
+def _holes(readings: Mapping[Shape, Reading]) -> list[tuple[Case, str | None]]:
     """Shapes with one empty content each, and their text if nothing else changes by it."""
-    holes = []
+    holes: list[tuple[Case, str | None]] = []
     for shape, reading in readings.items():
         if isinstance(reading, Refused) or len(shape.roles) > _LENGTH_MAX:
             continue
         for index in range(len(shape.roles)):
             hole = replace(shape, empty=frozenset({index}))
             case = probe.cases(hole, ())[0]
-            texts = [
-                slot.before + content
-                for slot, (_, content) in zip(reading.slots, case.messages, strict=True)
-            ]
-            holes.append((case, "".join(texts) + reading.after))
+            holes.append((case, _written(reading, case)))
     return holes

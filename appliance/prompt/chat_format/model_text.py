@@ -18,6 +18,7 @@ import msgspec
 from appliance._core import Tokenizer
 from appliance.errors import ModelError
 from appliance.prompt.chat_format.chat_format import ChatFormat
+from appliance.prompt.chat_format.layout import WholeLayout
 from appliance.prompt.chat_format.template_runner import TemplateRunner
 
 log = logging.getLogger("appliance.prompt")
@@ -68,6 +69,9 @@ class ModelText:
         )
         if chat_format.fallback_reason is not None:
             log.warning("generic_chat_format", extra={"reason": chat_format.fallback_reason})
+        if isinstance(chat_format.layout, WholeLayout):
+            # Each new number or order of messages renders the template again.
+            log.info("whole_chat_format", extra={"origin": origin})
         stop = _stop_tokens(directory, settings, tokenizer) | _control_tokens(tokenizer_json)
         if chat_format.end_token is not None:
             stop.add(chat_format.end_token)

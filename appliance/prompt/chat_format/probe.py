@@ -1,8 +1,8 @@
 """Finds out what a chat template puts around contents, by rendering sentinels in their place.
 
 Owns the sentinels and the comparison of what comes back. A template passes when every content, plain,
-padded with white space, awkward or framed by the template's own constants, comes back verbatim (or
-trimmed) between the same texts. Never: tokens, or which layout follows from it (`layout`).
+padded with white space, awkward, framed by the template's own texts or as long as its numbers, comes
+back verbatim (or trimmed) between the same texts. Never: tokens, or which layout follows (`layout`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from appliance.prompt.messages import Role
 # apart by length alone.
 _PADS = (("\n \t", " \t  \n"), (" \n\t", "\t\n   "))
 _CONSTANT_CHARS_MAX = 4000
+_FILLERS = ("x", " x", "\nx")  # makes a content of so many characters, words or lines
+_FEW = 256
+_SIZE_MAX = 32 * 1024  # a template that measures more than that is not found out
+_SIZES = (79, 80, 255, 4096)
+"""Probed for every template: what filters measure that are given no number, and a long content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,20 @@ def framed(shape: Shape, constants: Sequence[str]) -> list[Case]:
     """One case for each constant of the template, around every content."""
     words = [word for word in {constant.strip() for constant in constants} if word]
     return [_case(shape, lambda i, w=word: w + _core(i) + w) for word in sorted(words)]  # type: ignore[misc]
+
+
+def sized(shape: Shape, numbers: Sequence[int]) -> list[Case]:
+    """Cases with contents of as many characters, words and lines as each number, and of more."""
+    near = {size for n in (*numbers, *_SIZES) for size in (n - 1, n, n + 1)}
+    near |= {
+        2 * n + 1 for n in numbers if n <= _FEW
+    }  # a filter may leave some room above its number
+    return [
+        _case(shape, lambda i, s=size, f=filler: chr(0xE100 + i) + f * (s - 1))  # type: ignore[misc]
+        for size in sorted(near)
+        if 0 < size <= _SIZE_MAX
+        for filler in (_FILLERS if size <= _FEW else _FILLERS[:1])
+    ]
 
 
 def read(shape: Shape, case_list: Sequence[Case], results: Sequence[Rendered]) -> Reading:

@@ -42,7 +42,8 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Rendered] = []
-    constants: list[str] = []
+    texts: list[str] = []
+    numbers: list[int] = []
     error: str | None = None
     line: int | None = None
 
@@ -65,9 +66,11 @@ class TemplateRunner:
         past the limits on time, memory or output."""
         return self._run(cases).results
 
-    def constants(self) -> list[str]:
-        """The string constants in the template's code: what it could look for in a content."""
-        return self._run(()).constants
+    def constants(self) -> tuple[list[str], list[int]]:
+        """The constants in the template's code: texts, which it could look for in a content, and
+        whole numbers (folded, without their sign), which it could count or measure up to."""
+        answer = self._run(())
+        return answer.texts, answer.numbers
 
     def _run(self, cases: Sequence[Case]) -> _Answer:
         job = msgspec.json.encode(

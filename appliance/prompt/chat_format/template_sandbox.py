@@ -26,6 +26,7 @@ OUTPUT_CHARS_MAX = 4 * 1024 * 1024
 CPU_SECONDS_MAX = 2
 MEMORY_BYTES_MAX = 384 * 1024 * 1024
 FILES_MAX = 16
+NUMBER_MAX = 10**9  # larger ones tell no more than this one
 
 
 class TemplateRefusal(Exception):
@@ -92,8 +93,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Render the job's cases.
 
     The answer holds `results`, one per case: {"text"}, {"refusal": the template's sentence} or
-    {"error", "line"}; and `constants`, the string constants of the template. A template that does not
-    compile gives {"error", "line"} alone.
+    {"error", "line"}; `texts`, the string constants of the template; and `numbers`, the sizes of its
+    numeric ones. A template that does not compile gives {"error", "line"} alone.
     """
     made = environment(datetime.fromisoformat(job["now"]))
     try:
@@ -101,7 +102,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         template = made.from_string(job["template"])
     except (TemplateError, RecursionError) as error:
         return _failure(error)
-    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    numbers = {abs(n) for n in map(_number, tree.find_all(nodes.Expr)) if n is not None}
     results = []
     for case in job["cases"]:
         values = {**job["variables"], "tools": None, "documents": None, **case}
@@ -112,7 +114,31 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         # The template is foreign code: whatever it raises is a fact about it, reported with its line.
         except Exception as error:
             results.append(_failure(error))
-    return {"results": results, "constants": sorted(constants)}
+    return {"results": results, "texts": sorted(texts), "numbers": sorted(numbers)}
+
+
+def _number(node: nodes.Node) -> int | None:
+    """The whole part of an expression of numbers alone, at most NUMBER_MAX in size; else None."""
+    if isinstance(node, nodes.Const) and isinstance(node.value, int | float):
+        number = node.value
+        if isinstance(number, bool) or number != number:
+            return None
+    elif isinstance(node, nodes.Neg | nodes.Pos):
+        inner = _number(node.node)
+        if inner is None:
+            return None
+        number = -inner if isinstance(node, nodes.Neg) else inner
+    elif isinstance(node, nodes.Add | nodes.Sub | nodes.Mul):
+        left, right = _number(node.left), _number(node.right)
+        if left is None or right is None:
+            return None
+        if isinstance(node, nodes.Mul):
+            number = left * right
+        else:
+            number = left + right if isinstance(node, nodes.Add) else left - right
+    else:
+        return None
+    return int(max(-NUMBER_MAX, min(number, NUMBER_MAX)))
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

@@ -15,9 +15,12 @@ from appliance.prompt.messages import Role
 from tests.unit.prompt.templates import (
     ALTERNATING,
     CHATML,
+    COUNTS,
+    FAMILIES,
     LAST_IS_SPECIAL,
     LLAMA2,
     LOOKS_INSIDE,
+    MEASURES,
     NO_SYSTEM,
     SKIPS_EMPTY,
     SMOLLM2,
@@ -85,6 +88,22 @@ def test_a_template_that_looks_inside_contents_is_refused(name: str) -> None:
     refused = derive_layout(runner(LOOKS_INSIDE[name]))
     assert isinstance(refused, Refused)
     assert refused.sentence in (LOOKS_INSIDE_SENTENCE, MISPLACED)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_template_that_counts_messages_is_rendered_as_a_whole(name: str) -> None:
+    assert isinstance(derive_layout(runner(COUNTS[name])), WholeLayout)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_template_that_measures_contents_is_refused(name: str) -> None:
+    assert isinstance(derive_layout(runner(MEASURES[name])), Refused)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_usual_families_need_neighbours_alone(name: str) -> None:
+    layout = derive_layout(runner(FAMILIES[name]))
+    assert isinstance(layout, PairLayout)
 
 
 def test_a_long_conversation_costs_a_pair_layout_no_rendering() -> None:

@@ -12,6 +12,7 @@ import pytest
 from appliance.errors import ModelError
 from appliance.prompt.chat_format.model_text import ModelText
 from tests.model_fixtures import CHAT_TEMPLATE, SPECIALS, tokenizer_json
+from tests.unit.prompt.templates import LAST_IS_SPECIAL
 
 NOW = datetime(2026, 1, 31)
 
@@ -53,6 +54,19 @@ def test_the_default_of_several_named_templates_is_taken(tmp_path: Path) -> None
     named = [{"name": "rag", "template": "x"}, {"name": "default", "template": CHAT_TEMPLATE}]
     loaded = ModelText.load(directory(tmp_path, tokenizer_config={"chat_template": named}), now=NOW)
     assert loaded.chat_format.fallback_reason is None
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_template_that_is_rendered_as_a_whole_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_whole: bool
+) -> None:
+    directory(tmp_path)
+    template = LAST_IS_SPECIAL if is_whole else CHAT_TEMPLATE
+    (tmp_path / "chat_template.jinja").write_text(template)
+    with caplog.at_level("INFO", logger="appliance.prompt"):
+        ModelText.load(tmp_path, now=NOW)
+    told = [record.msg for record in caplog.records]
+    assert told == (["whole_chat_format"] if is_whole else [])
 
 
 def test_a_model_without_a_template_says_so_and_chats_all_the_same(tmp_path: Path) -> None:

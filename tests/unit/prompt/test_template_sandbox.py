@@ -140,6 +140,24 @@ def test_the_training_tag_generation_renders_its_body() -> None:
 
 
 def test_the_constants_of_a_template_are_found() -> None:
-    assert {"system", "<s>"} - set(runner(LLAMA2).constants()) == {"<s>"}
-    assert "roles must alternate" in runner(ALTERNATING).constants()
-    assert "no system turn in this format" in runner(NO_SYSTEM).constants()
+    assert {"system", "<s>"} - set(runner(LLAMA2).constants()[0]) == {"<s>"}
+    assert "roles must alternate" in runner(ALTERNATING).constants()[0]
+    assert "no system turn in this format" in runner(NO_SYSTEM).constants()[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("{{ messages[-6:] }}", {6}),
+        ("{{ messages[3:9:2] }}", {2, 3, 9}),
+        ("{% if loop_count > 7.5 or true %}{% endif %}", {7}),
+        ("{{ 'x' | truncate(40) }}", {40}),
+        ("{{ 6 * 7 - 1 }}", {1, 6, 7, 41, 42}),
+        ("{{ 1000000000000 * 1e300 * 1e300 }}", {10**9}),
+        ("9 {{ '8' }} {{ 10 ** 12 }}", {10, 12}),
+    ],
+)
+def test_the_numbers_of_a_template_are_found_folded(code: str, found: set[int]) -> None:
+    _, numbers = runner(code).constants()
+    assert found <= set(numbers)
+    assert set(numbers) - found <= {10**9}
