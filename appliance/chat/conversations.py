@@ -7,7 +7,7 @@ Never: generates, or runs a statement of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -34,6 +34,15 @@ from appliance.store.records import (
     Scene,
 )
 from appliance.tokens import count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A conversation after a change, and how many tokens of its prompt its next turn computes again for
+    another scene."""
+
+    conversation: Conversation
+    recompute_tokens: int = 0
 
 
 class Conversations:
@@ -174,38 +183,60 @@ class Conversations:
         """One message."""
         return await self._ledger.message(tenant, conversation_id, message_id)
 
-    async def set_head(self, *, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
-        """Show another leaf; a running turn shows its own again when it is stored."""
-        return await self._ledger.set_head(tenant, conversation_id, head_id)
+    async def change(
+        self,
+        conversation: Conversation,
+        *,
+        head_id: UUID | None = None,
+        title: str | None = None,
+        scene: Scene | None = None,
+        reference: str | None = None,
+        is_operator: bool = False,
+    ) -> Changed:
+        """Change what is given of a conversation as it was read: all of it or, where any is refused,
+        nothing. A running turn keeps what it began with, and shows its own leaf again when it is stored.
 
-    async def rename(self, *, tenant: str, conversation_id: UUID, title: str) -> Conversation:
-        """Set the title; raises InvalidRequest for one that is too long."""
-        return await self._ledger.rename(tenant, conversation_id, title)
-
-    async def set_prompt_version(
-        self, *, tenant: str, conversation_id: UUID, reference: str, is_operator: bool = False
-    ) -> tuple[str | None, Conversation]:
-        """(version before, conversation) once its next turns are made with another version.
-
-        `reference` is a label or the beginning of a version of its character. A version at which no label
-        stands is a draft: the operator's alone, but for a conversation that has had it. A turn that runs
-        is stored as it is. Raises NotFound and InvalidRequest for what means no version, TemplateError
-        for one that cannot be used.
+        `head_id` is another leaf to show. `reference` is a label or the beginning of a version of its
+        character, for its next turns. A version at which no label stands is a draft: the operator's
+        alone, but for a conversation that has had it. Raises InvalidRequest, NotFound for what means no
+        message or version, TemplateError for a version that cannot be used.
         """
-        before = await self._ledger.get(tenant, conversation_id)
-        if before.scene.members:
+        if scene == conversation.scene:
+            scene = None
+        version = None
+        if reference is not None:
+            version = await self._version(conversation, scene, reference, is_operator=is_operator)
+        if all(value is None for value in (head_id, title, scene, version)):
+            return Changed(conversation=conversation)
+        tokens = 0
+        if scene is not None:
+            tokens = await self._recomputed(conversation, scene, head_id or conversation.head_id)
+        changed = await self._ledger.change(
+            conversation.tenant,
+            conversation.conversation_id,
+            head_id=head_id,
+            title=title,
+            scene=scene,
+            prompt_version=version,
+        )
+        return Changed(conversation=changed, recompute_tokens=tokens)
+
+    async def _version(
+        self, conversation: Conversation, scene: Scene | None, reference: str, *, is_operator: bool
+    ) -> str:
+        """The version that is meant, if the conversation may have it."""
+        if (scene or conversation.scene).members:
             raise InvalidRequest(
                 "the members of a group have versions of their own: name the members anew",
                 param="prompt_version",
             )
-        chosen = await self._catalog.resolve(before.character, reference)
-        if not is_operator and not await self._may_have(before, chosen):
+        chosen = await self._catalog.resolve(conversation.character, reference)
+        if not is_operator and not await self._may_have(conversation, chosen):
             raise NotFound(
                 f"no label of {chosen.character.id} stands at version {reference}",
                 param="prompt_version",
             )
-        after = await self._ledger.set_prompt_version(tenant, conversation_id, chosen.version)
-        return before.prompt_version, after
+        return chosen.version
 
     async def _may_have(self, conversation: Conversation, chosen: CharacterVersion) -> bool:
         labels = await self._catalog.registry.labels(chosen.character.id)
@@ -224,19 +255,17 @@ class Conversations:
             found = self._members(members, conversation.scene.members, own=own)
         return msgspec.structs.replace(scene, members=found)
 
-    async def set_scene(self, conversation: Conversation, scene: Scene) -> tuple[int, Conversation]:
-        """Set what is the user's to set; returns how many tokens the next turn computes again where
-        anything before the messages is another: all but the character's text. A running turn keeps what
-        it began with."""
-        key = (conversation.tenant, conversation.conversation_id)
-        changed = await self._ledger.set_scene(*key, scene)
+    async def _recomputed(
+        self, conversation: Conversation, scene: Scene, head_id: UUID | None
+    ) -> int:
+        """The tokens that the next turn computes again with another scene: all but the character's text,
+        unless nothing before the messages is another."""
         note = conversation.scene.note
-        if msgspec.structs.replace(scene, note=note) == conversation.scene:
-            return 0, changed
-        if conversation.head_id is None:
-            return 0, changed
-        head = await self._ledger.message(*key, conversation.head_id)
-        return (head.prompt_tokens or 0) + count(head.token_ids or b""), changed
+        if head_id is None or msgspec.structs.replace(scene, note=note) == conversation.scene:
+            return 0
+        key = (conversation.tenant, conversation.conversation_id)
+        head = await self._ledger.message(*key, head_id)
+        return (head.prompt_tokens or 0) + count(head.token_ids or b"")
 
     async def delete(self, *, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages.

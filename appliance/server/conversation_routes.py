@@ -91,8 +91,9 @@ async def get_conversation(request: web.Request) -> web.Response:
 async def change_conversation(request: web.Request) -> web.Response:
     """PATCH /api/conversations/{id}: a new title, another head, what the user sets, another version.
 
-    With the last, the answer has `prompt_version_before`, null when there was none yet; with a persona,
-    pinned texts or members `recompute_tokens`, what the next turn computes again.
+    All of it, or nothing where anything is refused. With a version, the answer has
+    `prompt_version_before`, null when there was none yet; with a persona, pinned texts or members
+    `recompute_tokens`, what the next turn computes again.
     """
     services, tenant = _open(request)
     conversations = services.conversations
@@ -100,29 +101,21 @@ async def change_conversation(request: web.Request) -> web.Response:
     asked = await read_json(request, CHANGE_CONVERSATION)
     conversation = await conversations.get(tenant=tenant, conversation_id=conversation_id)
     scene = _scene(asked, conversation, conversations)
-    if asked.head_id is not None:
-        conversation = await conversations.set_head(
-            tenant=tenant, conversation_id=conversation_id, head_id=asked.head_id
-        )
-    if asked.title is not None:
-        conversation = await conversations.rename(
-            tenant=tenant, conversation_id=conversation_id, title=asked.title
-        )
+    changed = await conversations.change(
+        conversation,
+        head_id=asked.head_id,
+        title=asked.title,
+        scene=scene,
+        reference=asked.prompt_version,
+        is_operator=request[TICKET].caller.is_operator,
+    )
     moved: dict[str, str | int | None] = {}
-    if scene != conversation.scene:
-        cost, conversation = await conversations.set_scene(conversation, scene)
-        before_messages = (asked.persona, asked.pinned, asked.members)
-        if any(fields is not msgspec.UNSET for fields in before_messages):
-            moved = {"recompute_tokens": cost}
+    before_messages = (asked.persona, asked.pinned, asked.members)
+    if scene != conversation.scene and any(f is not msgspec.UNSET for f in before_messages):
+        moved = {"recompute_tokens": changed.recompute_tokens}
     if asked.prompt_version is not None:
-        before, conversation = await conversations.set_prompt_version(
-            tenant=tenant,
-            conversation_id=conversation_id,
-            reference=asked.prompt_version,
-            is_operator=request[TICKET].caller.is_operator,
-        )
-        moved |= {"prompt_version_before": before}
-    return json_answer({**conversation_fields(conversation), **moved})
+        moved |= {"prompt_version_before": conversation.prompt_version}
+    return json_answer({**conversation_fields(changed.conversation), **moved})
 
 
 def _scene(

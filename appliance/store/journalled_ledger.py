@@ -37,6 +37,7 @@ from appliance.store.records import (
     Message,
     NewConversation,
     Past,
+    Scene,
     StoredTurn,
 )
 from appliance.store.turn_batch import Tally
@@ -342,11 +343,26 @@ class JournalledLedger(Ledger):
         self._recent.put(conversation)
         return conversation
 
-    async def _change(
-        self, query: str, tenant: str, conversation_id: UUID, value: object, *, missing: str = ""
+    async def change(
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        *,
+        head_id: UUID | None = None,
+        title: str | None = None,
+        scene: Scene | None = None,
+        prompt_version: str | None = None,
     ) -> Conversation:
+        """As the ledger's; refused as `require_changeable` says."""
         self.require_changeable(tenant, conversation_id)
-        conversation = await super()._change(query, tenant, conversation_id, value, missing=missing)
+        conversation = await super().change(
+            tenant,
+            conversation_id,
+            head_id=head_id,
+            title=title,
+            scene=scene,
+            prompt_version=prompt_version,
+        )
         self._recent.put(conversation)
         return conversation
 

@@ -137,20 +137,53 @@ class Ledger:
         """
         return await self._writer.append(turn)
 
+    async def change(
+        self,
+        tenant: str,
+        conversation_id: UUID,
+        *,
+        head_id: UUID | None = None,
+        title: str | None = None,
+        scene: Scene | None = None,
+        prompt_version: str | None = None,
+    ) -> Conversation:
+        """Change what is given, all of it or, where anything is refused, nothing; raises as the methods
+        for one thing each."""
+        values: dict[str, object] = {}
+        if title is not None:
+            values["rename"] = checked_title(title)
+        if scene is not None:
+            values["set_scene"] = scene_column(scene)  # null for one in which nothing is set
+        if prompt_version is not None:
+            values["set_prompt_version"] = prompt_version
+        if head_id is not None:
+            values["set_head"] = head_id
+
+        async def operation(connection: Connection) -> Conversation:
+            changed = await _get(connection, tenant, conversation_id)
+            for query, value in values.items():
+                row = await connection.fetchrow(QUERIES[query], tenant, conversation_id, value)
+                if row is None:
+                    missing = f" with a message {head_id}" if query == "set_head" else ""
+                    raise NotFound(f"no conversation {conversation_id}{missing}")
+                changed = read_conversation(row)
+            return changed
+
+        return await self._write(operation)
+
     async def set_head(self, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
         """Show another leaf (a swipe, a branch); raises NotFound when there is no such message."""
-        missing = f" with a message {head_id}"
-        return await self._change("set_head", tenant, conversation_id, head_id, missing=missing)
+        return await self.change(tenant, conversation_id, head_id=head_id)
 
     async def rename(self, tenant: str, conversation_id: UUID, title: str) -> Conversation:
         """Set the title; raises InvalidRequest when it is longer than TITLE_CHARACTERS_MAX."""
-        return await self._change("rename", tenant, conversation_id, checked_title(title))
+        return await self.change(tenant, conversation_id, title=title)
 
     async def set_prompt_version(
         self, tenant: str, conversation_id: UUID, version: str
     ) -> Conversation:
         """Make the conversation's next prompts with another version of its character."""
-        return await self._change("set_prompt_version", tenant, conversation_id, version)
+        return await self.change(tenant, conversation_id, prompt_version=version)
 
     async def past(self, tenant: str, conversation_id: UUID) -> Past:
         """What its prompts were made with before; raises NotFound."""
@@ -207,7 +240,7 @@ class Ledger:
 
     async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
         """Replace what the user has set; its texts must be `storable`."""
-        return await self._change("set_scene", tenant, conversation_id, scene_column(scene))
+        return await self.change(tenant, conversation_id, scene=scene)
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done.
@@ -254,17 +287,6 @@ class Ledger:
     async def close(self) -> None:
         """Wait for what is being written."""
         await self._writer.close()
-
-    async def _change(
-        self, query: str, tenant: str, conversation_id: UUID, value: object, *, missing: str = ""
-    ) -> Conversation:
-        async def operation(connection: Connection) -> Conversation:
-            row = await connection.fetchrow(QUERIES[query], tenant, conversation_id, value)
-            if row is None:
-                raise NotFound(f"no conversation {conversation_id}{missing}")
-            return read_conversation(row)
-
-        return await self._write(operation)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         return await self._read(lambda connection: connection.fetch(QUERIES[query], *arguments))

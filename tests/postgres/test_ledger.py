@@ -276,6 +276,26 @@ async def test_a_turn_needs_its_conversation_its_parent_and_fresh_message_ids(
     assert len(await ledger.messages(TENANT, conversation.conversation_id)) == 2
 
 
+async def test_a_change_of_several_things_is_stored_whole_or_not_at_all(ledger: Ledger) -> None:
+    conversation = await new_conversation(ledger)
+    key = (TENANT, conversation.conversation_id)
+    stored = await ledger.append_turn(turn(conversation, None, "q", "a"))
+    before = await ledger.get(*key)
+    scene = Scene(pinned=("It rains.",))
+    with pytest.raises(NotFound):
+        await ledger.change(*key, head_id=uuid4(), title="T", scene=scene, prompt_version="d" * 64)
+    too_long = "x" * (TITLE_CHARACTERS_MAX + 1)
+    with pytest.raises(InvalidRequest):
+        await ledger.change(*key, scene=scene, title=too_long)
+    assert await ledger.get(*key) == before
+    head_id = stored.assistant.message_id
+    changed = await ledger.change(
+        *key, head_id=head_id, title="T", scene=scene, prompt_version="d" * 64
+    )
+    assert (changed.head_id, changed.title) == (head_id, "T")
+    assert (changed.scene, changed.prompt_version) == (scene, "d" * 64)
+
+
 async def test_the_list_is_newest_first_and_paged_without_gaps(ledger: Ledger) -> None:
     made = [await new_conversation(ledger) for _ in range(7)]
     await new_conversation(ledger, tenant="other")

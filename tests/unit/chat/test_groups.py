@@ -233,14 +233,15 @@ async def test_a_member_joins_or_leaves_and_keeps_its_version(
     catalog._keep(ben)
     catalog._current = Characters.of([*others, new])
     scene = conversations.with_members(held, held.scene, ["mira", "ben", "cat"])
-    cost, held = await conversations.set_scene(held, scene)
-    assert cost > 0
+    changed = await conversations.change(held, scene=scene)
+    assert changed.recompute_tokens > 0
+    held = changed.conversation
     await chat.say("And now?", speaker="cat")
     text = await chat.prompt()
     assert "About Cat:" in text
     assert "Ben rows a boat." in text
     alone = conversations.with_members(held, held.scene, [])
-    _, held = await conversations.set_scene(held, alone)
+    await conversations.change(held, scene=alone)
     _, _, speaker = await chat.say("You alone")
     assert speaker is None
     assert "About" not in await chat.prompt()

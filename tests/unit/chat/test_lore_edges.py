@@ -154,7 +154,7 @@ async def test_a_turn_after_a_changed_persona_is_made_with_it(
     decode = turns.planner.builder.model.tokenizer.decode
     for name in ("Tomasina", "Annabel"):
         held = await conversations.get(tenant=TENANT, conversation_id=opened)
-        await conversations.set_scene(held, Scene(persona=Persona(name=name)))
+        await conversations.change(held, scene=Scene(persona=Persona(name=name)))
         await say(turns, opened, "And now?")
         assert sent[-1].after is None
         assert f"The user's name is {name}." in decode(sent[-1].token_ids)
@@ -235,7 +235,7 @@ async def test_an_entry_asks_with_which_greeting_the_conversation_began(
     # Written when the user had no name, and found all the same.
     plain = await conversations.open(tenant=TENANT, character="mira")
     held = await conversations.get(tenant=TENANT, conversation_id=plain.conversation_id)
-    await conversations.set_scene(held, scene)
+    await conversations.change(held, scene=scene)
     await say(turns, plain.conversation_id, "The lamp")
     _, _, user, _ = await ledger.messages(TENANT, plain.conversation_id)
     assert [one.text for one in user.lore] == ["It is evening."]

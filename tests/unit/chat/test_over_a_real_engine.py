@@ -229,8 +229,9 @@ async def test_swipes_edits_and_a_moved_head_send_the_whole_path(
     )
     await read(send(turns, opened, "Three.", params=SHORT))
     await read(send(turns, opened, "Two!", parent=first.message.message_id, params=SHORT))
-    await conversations.set_head(
-        tenant=TENANT, conversation_id=opened, head_id=first.message.message_id
+    await conversations.change(
+        await conversations.get(tenant=TENANT, conversation_id=opened),
+        head_id=first.message.message_id,
     )
     await read(send(turns, opened, "Four.", params=SHORT))
     assert [frame.after is None for frame in sent] == [True, False, True, False, True, True]

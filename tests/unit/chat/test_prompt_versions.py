@@ -205,19 +205,20 @@ async def test_a_conversation_moves_when_it_is_asked_to_and_says_from_where(
     opened = (await conversations.open(tenant=TENANT)).conversation_id
     for text in ("first", "second"):
         await read(send(turns, opened, text))
-    key = {"tenant": TENANT, "conversation_id": opened}
-    before, after = await conversations.set_prompt_version(**key, reference="canary")  # type: ignore[arg-type]
-    assert (before, after.prompt_version) == (OLD.version, NEW.version)
+    held = await conversations.get(tenant=TENANT, conversation_id=opened)
+    moved = (await conversations.change(held, reference="canary")).conversation
+    assert (held.prompt_version, moved.prompt_version) == (OLD.version, NEW.version)
     started, _, _ = await read(send(turns, opened, "third"))
     assert started.prompt_version == NEW.version
     prompt = last_prompt(model, engine)
     assert "Be long." in prompt
     assert "first" in prompt
     back = OLD.version[:10]
-    before, after = await conversations.set_prompt_version(**key, reference=back)  # type: ignore[arg-type]
-    assert (before, after.prompt_version) == (NEW.version, OLD.version)
+    held = await conversations.get(tenant=TENANT, conversation_id=opened)
+    moved = (await conversations.change(held, reference=back)).conversation
+    assert (held.prompt_version, moved.prompt_version) == (NEW.version, OLD.version)
     with pytest.raises(NotFound, match="assistant has no label 'nightly'"):
-        await conversations.set_prompt_version(**key, reference="nightly")  # type: ignore[arg-type]
+        await conversations.change(moved, reference="nightly")
 
 
 async def test_while_the_database_is_away_the_last_snapshot_serves_on_and_is_renewed_after(

@@ -25,7 +25,8 @@ async def move_all(services: Services, bundle: Bundle, *opened: UUID) -> str:
     )
     await services.catalog.reload()
     for conversation_id in opened:
-        await services.conversations.set_prompt_version(
-            tenant=LOCAL_TENANT, conversation_id=conversation_id, reference=version
+        held = await services.conversations.get(
+            tenant=LOCAL_TENANT, conversation_id=conversation_id
         )
+        await services.conversations.change(held, reference=version)
     return version

@@ -208,7 +208,7 @@ async def test_a_persona_that_changed_is_told(operator: Operator) -> None:
 async def set_scene(operator: Operator, opened: UUID, scene: Scene) -> None:
     conversations = operator.services.conversations
     now = await conversations.get(tenant=LOCAL_TENANT, conversation_id=opened)
-    await conversations.set_scene(now, scene)
+    await conversations.change(now, scene=scene)
 
 
 async def test_what_was_evicted_is_told_from_what_was_changed(operator: Operator) -> None:

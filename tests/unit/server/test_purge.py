@@ -49,7 +49,7 @@ async def set_scene(operator: Operator, opened: UUID, **fields: Any) -> None:
     conversations = operator.services.conversations
     conversation = await conversations.get(tenant=LOCAL_TENANT, conversation_id=opened)
     scene = msgspec.structs.replace(conversation.scene, **fields)
-    await conversations.set_scene(conversation, scene)
+    await conversations.change(conversation, scene=scene)
 
 
 async def left_of(operator: Operator, opened: UUID, frame: Generate) -> str:

@@ -66,6 +66,35 @@ async def test_a_name_that_is_mistyped_takes_nothing_away(
     assert await get(stored_door, f"/api/conversations/{opened}") == before
 
 
+@pytest.mark.parametrize(
+    ("refused", "status"),
+    [
+        ({"prompt_version": "nightly"}, 404),
+        ({"head_id": "00000000-0000-4000-8000-000000000000"}, 404),
+        ({"members": ["nobody", "assistant"]}, 404),
+    ],
+)
+async def test_of_a_change_that_is_refused_in_part_nothing_is_stored(
+    stored_door: Door, refused: dict[str, Any], status: int
+) -> None:
+    door = stored_door
+    opened = await create(door, title="Before", persona=PERSONA)
+    door.say("one")
+    first = (await send(door, opened, "Hello")).chunks[-1]["message"]
+    await send(door, opened, "Other", parent_id=None)
+    before = await get(door, f"/api/conversations/{opened}")
+    asked = {
+        "title": "After",
+        "head_id": first["id"],
+        "persona": {"name": "Ann"},
+        "note": {"text": "Be grim."},
+        **refused,
+    }
+    found, told = await patch(door, opened, asked)
+    assert (found, told["error"]["code"]) == (status, "not_found")
+    assert await get(door, f"/api/conversations/{opened}") == before
+
+
 async def test_a_note_stands_after_the_newest_message(stored_door: Door) -> None:
     door = stored_door
     opened = await create(door, note={"text": "Be grim."})
