@@ -529,7 +529,9 @@ def paged_attention(
     `out`, `q`: addresses of contiguous float32 [tokens, heads, head_dim]; `k_cache`, `v_cache`:
     contiguous [pages, kv_heads, page_size, head_dim]. The caches are float32, with `half` float16.
     With `scales`, the addresses of those of K and of V, contiguous float32 [pages, kv_heads, page_size],
-    they are int8, and a value is the number times the scale of its row. `query_starts`: u32
+    they are int8, and a value is the number times the scale of its row; where the CPU has AVX-512 VNNI
+    and `head_dim` is a multiple of 32 up to 512, a row of `q` is rounded to int16 over its own largest
+    value then, which moves a score by scale * largest * sum(|K|) / 65,534 at most. `query_starts`: u32
     [sequences + 1], row ranges of `q`; `context_lens`: u32 [sequences], positions including the new
     ones, so the queries of a sequence are its last positions; `page_tables`: u32, all sequences'
     pages one after the other;

@@ -29,7 +29,7 @@ const EXP2: [f32; 6] = [
     6.931_472e-1,
 ];
 
-/// Below this exponent a weight counts as zero, so that no result is a denormal number.
+/// Up to this exponent a weight counts as zero, so that no result is a denormal number.
 const EXP2_MIN: f32 = -125.0;
 
 /// A vector of `LANES` float32 values.
@@ -62,7 +62,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// Lane by lane `self * b + c`, rounded once where the CPU can.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
-    /// Lane by lane the larger value; `other` where `self` is NaN.
+    /// Lane by lane the larger value; `other` where either is NaN.
     unsafe fn max(self, other: Self) -> Self;
     /// Lane by lane `yes` where `a < b`, else `no`.
     unsafe fn select_less(a: Self, b: Self, yes: Self, no: Self) -> Self;
@@ -106,7 +106,7 @@ pub(crate) trait Vector: Copy {
         }
     }
 
-    /// Lane by lane 2^x for x <= 0; zero below 2^-125 and for negative infinity, NaN for NaN.
+    /// Lane by lane 2^x for x <= 0; zero up to x = -125 and for negative infinity, NaN for NaN.
     #[inline(always)]
     unsafe fn exp2(self) -> Self {
         // SAFETY: arithmetic of the same type.
@@ -119,7 +119,9 @@ pub(crate) trait Vector: Copy {
                 p = p.mul_add(f, Self::splat(*c));
             }
             let power = p.mul_add(f, Self::splat(1.0)).add_exponent(rounded);
-            Self::select_less(self, Self::splat(EXP2_MIN), Self::splat(0.0), power)
+            // `add_exponent` can make a number of a NaN: what is not above the least power takes no part of it.
+            let zero_or_nan = Self::splat(0.0).max(self);
+            Self::select_less(Self::splat(EXP2_MIN), self, power, zero_or_nan)
         }
     }
 }

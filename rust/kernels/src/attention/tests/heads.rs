@@ -7,7 +7,8 @@ use crate::attention::plan::Plan;
 
 const SHAPE: CacheShape = CacheShape {
     kv_heads: 5,
-    head_dim: 16,
+    // Whole numbers over int8 too, where the CPU has them.
+    head_dim: 32,
     pages: 90,
     page_size: 16,
 };

@@ -1,13 +1,21 @@
 //! int8 caches: what is stored, and attention over it.
 
-use super::{Case, Random, SHAPE, levels};
+use super::{Case, Elements, Held, Numbers, Random, SHAPE, levels};
 use crate::attention::{Cache, CacheShape, NewRows, store_kv};
-use crate::quantise::quantise;
+use crate::quantise::{quantise, quantise_to};
+
+/// Rows that every level holds in whole vectors.
+const WHOLE_VECTORS: CacheShape = CacheShape {
+    kv_heads: 1,
+    head_dim: 64,
+    pages: 7,
+    page_size: 16,
+};
 
 #[test]
 fn attention_over_int8_equals_the_reference_over_the_values_it_stands_for() {
     let sequences = [(1, 1), (1, 700), (3, 50), (40, 55), (2, 493)];
-    for head_dim in [20, 64, 8, 24, 256] {
+    for head_dim in [20, 64, 8, 24, 48, 256] {
         for group in [1, 3, 9] {
             let shape = CacheShape {
                 kv_heads: 2,
@@ -23,7 +31,7 @@ fn attention_over_int8_equals_the_reference_over_the_values_it_stands_for() {
 
 #[test]
 fn the_largest_sums_of_whole_numbers_fit_and_larger_heads_do_without() {
-    for head_dim in [512, 528] {
+    for head_dim in [512, 544] {
         let shape = CacheShape {
             kv_heads: 1,
             head_dim,
@@ -32,28 +40,58 @@ fn the_largest_sums_of_whole_numbers_fit_and_larger_heads_do_without() {
         };
         let mut case = Case::new(9, &[(12, 40)], 1, shape);
         case.q.fill(-0.01);
-        case.k.fill(1.0);
+        // Keys of unequal size: a sum that wraps around turns their order.
+        for (i, row) in case.k.chunks_mut(head_dim).enumerate() {
+            row.fill(i as f32 / 48.0);
+        }
         case.with_int8().check(&format!("head_dim {head_dim}"));
     }
 }
 
 #[test]
 fn a_query_that_is_not_finite_spoils_its_own_row_alone() {
-    let shape = CacheShape {
-        kv_heads: 1,
-        head_dim: 64,
-        pages: 3,
-        page_size: 16,
-    };
-    for bad in [f32::NAN, f32::INFINITY] {
-        let mut case = Case::new(9, &[(12, 40)], 1, shape).with_int8();
-        case.q[5 * 64 + 3] = bad;
-        for level in levels(64) {
-            let rows = case.run(level);
-            for (row, values) in rows.chunks(64).enumerate() {
-                let finite = values.iter().all(|x| x.is_finite());
-                assert_eq!(finite, row != 5, "{level:?}, row {row}, {bad}");
+    // The last one is a NaN whose low bits are not zero.
+    for bad in [f32::NAN, f32::INFINITY, f32::from_bits(0x7fc0_0001)] {
+        for elements in [Elements::Float32, Elements::Int8] {
+            let mut case = Case::new(9, &[(12, 40)], 1, WHOLE_VECTORS).with(elements);
+            case.q[5 * 64 + 3] = bad;
+            for level in levels(64) {
+                let rows = case.run(level);
+                for (row, values) in rows.chunks(64).enumerate() {
+                    let finite = values.iter().all(|x| x.is_finite());
+                    let what = format!("{level:?}, {elements:?}, row {row}, {:x}", bad.to_bits());
+                    assert_eq!(finite, row != 5, "{what}");
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn a_query_of_zeros_sees_all_positions_alike() {
+    for queries in [3, 12] {
+        let mut case = Case::new(9, &[(queries, 40)], 1, WHOLE_VECTORS).with_int8();
+        case.q[64..2 * 64].fill(0.0);
+        case.check(&format!("{queries} queries"));
+    }
+}
+
+#[test]
+fn scales_that_an_earlier_call_left_are_not_seen() {
+    for (queries, window) in [(1, 30), (20, 30)] {
+        let mut left = Case::new(1, &[(20, 48)], 1, WHOLE_VECTORS).with_int8();
+        if let Some(Held::Int8(sides)) = &mut left.held {
+            for Numbers(_, scales) in sides {
+                scales.fill(f32::NAN);
+            }
+        }
+        // The window starts within a tile.
+        let case = Case::new(2, &[(queries, 100)], 1, WHOLE_VECTORS);
+        let case = case.with_window(Some(window)).with_int8();
+        for level in levels(64) {
+            assert!(left.run(level).iter().all(|x| x.is_nan()));
+            let finite = case.run(level).iter().all(|x| x.is_finite());
+            assert!(finite, "{level:?}, {queries} queries");
         }
     }
 }
@@ -68,6 +106,14 @@ fn a_quantised_row_is_within_half_a_scale() {
         assert_eq!(numbers.iter().map(|n| n.unsigned_abs()).max(), Some(127));
         for (x, n) in values.iter().zip(numbers) {
             assert!((x - f32::from(n) * scale).abs() <= 0.500_001 * scale);
+        }
+        let mut numbers = [0; 100];
+        let scale = quantise_to(i16::MAX, &values, &mut numbers);
+        let largest = numbers.iter().map(|n| n.unsigned_abs()).max();
+        assert_eq!(largest, Some(32_767));
+        for (x, n) in values.iter().zip(numbers) {
+            // The quotient itself has an error of 2^-9 by then.
+            assert!((x - f32::from(n) * scale).abs() <= 0.503 * scale);
         }
     }
 }

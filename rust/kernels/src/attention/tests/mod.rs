@@ -197,12 +197,12 @@ impl Case {
     }
 
     /// The queries that the level scores: int16 against an int8 cache where the CPU multiplies pairs of whole numbers
-    /// and a row is whole vectors of them.
+    /// and a row is whole vectors of them, of up to 512 values.
     fn scored(&self, level: Level) -> Vec<f32> {
         let d = self.shape.head_dim;
         let mut q = self.q.clone();
         let is_int8 = matches!(self.held, Some(Held::Int8(_)));
-        if level != Level::Avx512 || !is_int8 || !d.is_multiple_of(32) {
+        if level != Level::Avx512 || !is_int8 || !d.is_multiple_of(32) || d > 512 {
             return q;
         }
         for row in q.chunks_mut(d) {
