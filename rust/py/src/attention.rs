@@ -4,7 +4,7 @@ use appliance_kernels::attention::{self, Cache, CacheShape, NewRows, Query, Ragg
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::packed::{unpack, value_error};
+use crate::packed::{Count, unpack, value_error};
 
 /// The cache of addresses; with those of scales it is int8.
 pub(crate) fn cache(
@@ -41,17 +41,17 @@ fn store_kv(
     slots: &[u8],
     half: bool,
     scales: Option<(usize, usize)>,
-    kv_heads: usize,
-    head_dim: usize,
-    pages: usize,
-    page_size: usize,
+    kv_heads: Count<usize>,
+    head_dim: Count<usize>,
+    pages: Count<usize>,
+    page_size: Count<usize>,
 ) -> PyResult<()> {
     let slots = unpack("slots", slots)?;
     let shape = CacheShape {
-        kv_heads,
-        head_dim,
-        pages,
-        page_size,
+        kv_heads: kv_heads.0,
+        head_dim: head_dim.0,
+        pages: pages.0,
+        page_size: page_size.0,
     };
     let rows = NewRows {
         k,
@@ -82,13 +82,13 @@ fn paged_attention(
     context_lens: &[u8],
     page_tables: &[u8],
     page_starts: &[u8],
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    pages: usize,
-    page_size: usize,
+    heads: Count<usize>,
+    kv_heads: Count<usize>,
+    head_dim: Count<usize>,
+    pages: Count<usize>,
+    page_size: Count<usize>,
     scale: f32,
-    window: Option<u32>,
+    window: Option<Count<u32>>,
 ) -> PyResult<()> {
     let query_starts = unpack("query_starts", query_starts)?;
     let context_lens = unpack("context_lens", context_lens)?;
@@ -101,10 +101,10 @@ fn paged_attention(
         page_starts: &page_starts,
     };
     let shape = CacheShape {
-        kv_heads,
-        head_dim,
-        pages,
-        page_size,
+        kv_heads: kv_heads.0,
+        head_dim: head_dim.0,
+        pages: pages.0,
+        page_size: page_size.0,
     };
     let tensors = Tensors {
         out,
@@ -112,9 +112,9 @@ fn paged_attention(
         cache: cache(k_cache, v_cache, half, scales)?,
     };
     let query = Query {
-        heads,
+        heads: heads.0,
         scale,
-        window,
+        window: window.map(|n| n.0),
     };
     // SAFETY: the caller keeps tensors of these shapes alive, by the contract in `_core.pyi`.
     py.detach(|| unsafe { attention::paged_attention(tensors, shape, query, ragged) })

@@ -33,14 +33,14 @@ impl IntLayer {
         kv_heads: Count<usize>,
         head_dim: Count<usize>,
         scale: f32,
-        window: Option<u32>,
+        window: Option<Count<u32>>,
     ) -> PyResult<Self> {
         let norm_of = |(weight, epsilon)| Norm { weight, epsilon };
         let heads = Heads {
             query: Query {
                 heads: heads.0,
                 scale,
-                window,
+                window: window.map(|n| n.0),
             },
             kv_heads: kv_heads.0,
             head_dim: head_dim.0,
@@ -75,8 +75,8 @@ impl IntLayer {
         context_lens: &[u8],
         page_tables: &[u8],
         page_starts: &[u8],
-        pages: usize,
-        page_size: usize,
+        pages: Count<usize>,
+        page_size: Count<usize>,
     ) -> PyResult<()> {
         let slots = unpack("slots", slots)?;
         let query_starts = unpack("query_starts", query_starts)?;
@@ -91,8 +91,8 @@ impl IntLayer {
         };
         let place = Place {
             cache: cache(k_cache, v_cache, half, scales)?,
-            pages,
-            page_size,
+            pages: pages.0,
+            page_size: page_size.0,
             slots: &slots,
         };
         let turns = turns.map(|(positions, table, rows, pairs)| Turns {

@@ -213,6 +213,10 @@ BAD = {
     "a scale that is not finite": {"scale": float("inf")},
     "a scale that is not a number": {"scale": float("nan")},
     "a window of no positions": {"window": 0},
+    "a window that is negative": {"window": -1},
+    "a window of more than 32 bits": {"window": 2**32},
+    "negative heads": {"heads": -1},
+    "negative pages": {"pages": -1},
     "scales of no tensor": {"scales": (0, 0)},
     "scales where no float32 can lie": {"scales": (6, 6)},
 }
