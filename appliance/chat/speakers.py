@@ -21,10 +21,15 @@ from appliance.store.text import storable
 NEXT_SPEAKER = "next speaker"
 """The name of the line."""
 
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+_UNSPACED = (
+    "\u0e00-\u109f\u1780-\u17ff\u2e80-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, kana and Han are written without spaces between words."""
+"""Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters and their forms: no space shows where a
+word ends."""
+
+_SPACED = rf"[^\W{_UNSPACED}]"
+"""A letter or digit of a script with spaces between words."""
 
 
 def speaker_for(
@@ -71,8 +76,8 @@ def _named(group: Cast, text: str) -> str | None:
 
 def _alone(pattern: str, name: str) -> str:
     """A pattern for a name that is no part of a longer word, in scripts with spaces between words."""
-    before = "" if _UNSPACED.match(name[0]) else r"(?<!\w)"
-    after = "" if _UNSPACED.match(name[-1]) else r"(?!\w)"
+    before = "" if re.match(f"[{_UNSPACED}]", name[0]) else f"(?<!{_SPACED})"
+    after = "" if re.match(f"[{_UNSPACED}]", name[-1]) else f"(?!{_SPACED})"
     return f"{before}{pattern}{after}"
 
 
