@@ -258,8 +258,9 @@ class Conversations:
     async def _recomputed(
         self, conversation: Conversation, scene: Scene, head_id: UUID | None
     ) -> int:
-        """The tokens that the next turn computes again with another scene: all but the character's text,
-        unless nothing before the messages is another."""
+        """How many tokens the next turn computes again at most with another scene: where anything before
+        the messages is another, all of the newest prompt and its reply, though the character's text may
+        stay cached."""
         note = conversation.scene.note
         if head_id is None or msgspec.structs.replace(scene, note=note) == conversation.scene:
             return 0

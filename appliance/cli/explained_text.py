@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from appliance.counted import counted
+
 MESSAGES_SHOWN = 3
 """Messages of the history shown at each end; those between are summed up."""
 
@@ -23,7 +25,11 @@ def part_rows(parts: Sequence[Mapping[str, Any]]) -> list[str]:
             cached = [part["cached"] for part in between]
             total = None if None in cached else sum(cached)
             rows.append(
-                row(sum(p["tokens"] for p in between), total, f"{len(between)} parts between")
+                row(
+                    sum(p["tokens"] for p in between),
+                    total,
+                    f"{counted(len(between), 'part')} between",
+                )
             )
     return rows
 

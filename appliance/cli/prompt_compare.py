@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from appliance.cli.admin_client import add_place, ask
 from appliance.cli.plain_text import as_json, percent, visible
 from appliance.cli.prompt_references import REFERENCE_HELP, sent_reference
+from appliance.counted import counted
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -75,7 +76,7 @@ def _diff_text(answer: Mapping[str, Any]) -> str:
     before, after = answer["tokens_before"], answer["tokens_after"]
     lines = [answer["text"]] if answer["text"] else []
     lines += _told(answer)
-    lines.append(f"a prompt with short messages: {before} tokens, then {after}")
+    lines.append(f"a prompt with short messages: {counted(before, 'token')}, then {after}")
     if answer["elsewhere"]:
         hold = "holds" if answer["elsewhere"] == 1 else "hold"
         lines.append(
@@ -99,7 +100,8 @@ def _told(answer: Mapping[str, Any]) -> list[str]:
         elif not one["goes_cold"]:
             lines.append(f"prefix stays; what follows the newest message changes, {_place(one)}")
     if not pays and changes:
-        lines[-1] += f": {_chats(live['chats'])} stay warm"
+        stay = "stays" if live["chats"] == 1 else "stay"
+        lines[-1] += f": {_chats(live['chats'])} {stay} warm"
     if not pays and not changes:
         lines.append(_same(answer))
     if live["refused"]:
@@ -133,19 +135,18 @@ def _price(live: Mapping[str, Any]) -> str:
     of = "" if cold == chats else f"{cold} of "
     goes = "goes" if cold == 1 else "go"
     return (
-        f"{of}{_chats(chats)} {goes} cold when moved, about {_amount(live['tokens'])} tokens to "
-        "recompute"
+        f"{of}{_chats(chats)} {goes} cold when moved, about {_amount(live['tokens'])} to recompute"
     )
 
 
 def _chats(count: int) -> str:
-    return f"{count} live chat{'' if count == 1 else 's'}"
+    return counted(count, "live chat")
 
 
 def _amount(tokens: int) -> str:
     if tokens >= 1_000_000:
-        return f"{tokens / 1_000_000:.1f} M"
-    return f"{tokens:,}"
+        return f"{tokens / 1_000_000:.1f} M tokens"
+    return counted(tokens, "token")
 
 
 def _replay_text(answer: Mapping[str, Any]) -> str:
@@ -161,8 +162,7 @@ def _replay_text(answer: Mapping[str, Any]) -> str:
         ("does not fit", before["refused"], after["refused"]),
         ("cannot be made", before["failed"], after["failed"]),
     ]
-    count = len(answer["conversations"])
-    head = f"{count} conversation{'' if count == 1 else 's'} of {answer['name']}"
+    head = f"{counted(len(answer['conversations']), 'conversation')} of {answer['name']}"
     lines = [f"{name:<16}{first!s:>14}{second!s:>14}" for name, first, second in rows]
     return "\n".join([head, *lines])
 

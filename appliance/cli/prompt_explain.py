@@ -12,6 +12,7 @@ from appliance.cli.admin_client import add_place, ask
 from appliance.cli.conversation_options import add_conversation
 from appliance.cli.explained_text import cause_lines, part_rows, row
 from appliance.cli.plain_text import as_json, percent, visible
+from appliance.counted import counted
 
 
 def add_explain(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,14 +52,15 @@ def _text(answer: Mapping[str, Any]) -> str:
     )
     lines += _cut(answer)
     if not answer["is_as_sent"]:
+        prompt = counted(answer["prompt_tokens"], "token")
         lines.append(
-            f"note     the turn counted {answer['prompt_tokens']} tokens; what it was made with is not "
-            "known any more: this is how it would be made now"
+            f"note     the turn counted {prompt}; what it was made with is not known any more: "
+            "this is how it would be made now"
         )
     if answer["before_id"] is not None:
         shared = answer["shared_tokens"]
         lines.append(
-            f"prefix   {shared} tokens as the turn before left them, "
+            f"prefix   {counted(shared, 'token')} as the turn before left them, "
             f"{percent(shared, answer['tokens'])}"
         )
     return "\n".join([*lines, *cause_lines(answer)])
@@ -72,7 +74,7 @@ def _cut(answer: Mapping[str, Any]) -> list[str]:
         block = "" if part["block"] is None else f", of block {part['block']}"
         goes = "before" if part["goes_before_history"] else "after"
         lines.append(
-            f"cut      {part['name']}, {part['tokens']} tokens{block}: truncation priority "
+            f"cut      {part['name']}, {counted(part['tokens'], 'token')}{block}: truncation priority "
             f"{part['truncation_priority']}, goes {goes} old messages"
         )
     if dropped:

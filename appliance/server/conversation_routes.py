@@ -93,7 +93,7 @@ async def change_conversation(request: web.Request) -> web.Response:
 
     All of it, or nothing where anything is refused. With a version, the answer has
     `prompt_version_before`, null when there was none yet; with a persona, pinned texts or members
-    `recompute_tokens`, what the next turn computes again.
+    `recompute_tokens`, what the next turn computes again at most.
     """
     services, tenant = _open(request)
     conversations = services.conversations

@@ -236,7 +236,7 @@ async function keepScene(changes) {
     const changed = await conversations.change(current.id, changes);
     conversations.current = { ...current, ...changed };
     if (changed.recompute_tokens) {
-      announce(`The next reply computes ${changed.recompute_tokens} tokens again.`);
+      announce(`The next reply computes at most ${changed.recompute_tokens} tokens again.`);
     }
   }
   await guarded(refresh);

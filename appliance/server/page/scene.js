@@ -116,7 +116,7 @@ export class ScenePanel {
     const said = [];
     if (isBefore && this.tokens) {
       said.push(
-        `This stands before the messages: the next reply computes the whole conversation again, about ${count.format(this.tokens)} tokens, once.`,
+        `This stands before the messages: the next reply computes the whole conversation again, at most ${count.format(this.tokens)} tokens, once.`,
       );
     }
     if (changed.note?.every) {

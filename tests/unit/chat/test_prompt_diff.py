@@ -146,6 +146,8 @@ async def test_what_a_new_message_brings_and_what_follows_it_leave_chats_warm(
         "prefix stays; a new message brings other text, in `lore: owls`, "
         "where lore `owls` is called up: 0 live chats stay warm"
     )
+    alone = replace(lore, live=replace(lore.live, chats=1, compared=1))
+    assert said(alone)[0].endswith(": 1 live chat stays warm")
     tail = await compared(turns, ada(), ada(TEMPLATE.replace("Now:", "Also")))
     assert [one.change.zone for one in tail.changes] == [Zone.VOLATILE]
     assert said(tail)[0].startswith("prefix stays; what follows the newest message changes")

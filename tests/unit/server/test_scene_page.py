@@ -93,7 +93,7 @@ async def test_what_the_reader_sets_is_said_to_cost_and_is_kept(
     await page.click("#scene-pins button")
     cost = await text_of(page, "#scene-cost")
     tokens = int(
-        "".join(c for c in cost.partition("about ")[2].partition(" tokens")[0] if c.isdigit())
+        "".join(c for c in cost.partition("at most ")[2].partition(" tokens")[0] if c.isdigit())
     )
     await save(page)
     held = await newest(door)
