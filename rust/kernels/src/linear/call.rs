@@ -1,11 +1,12 @@
 //! A checked product, cut into items for threads.
 //!
-//! Owns the checks and the cut. Items are panels against blocks of tokens; which items there are depends on
-//! the number of threads and changes no result: sums are of integers, or of floats in one order.
+//! Owns the checks and the items: panels against blocks of tokens. Which items there are depends on the number
+//! of threads and changes no result: sums are of integers, or of floats in one order.
 
 use super::activation::Activation;
 use super::finish::Finish;
-use super::kernel::{self, Portable, Sums, TOKENS_MAX, WideLine};
+use super::groups::Groups;
+use super::kernel::{self, PANELS_MAX, PanelSums, Portable, Sums, TOKENS_MAX, WideLine};
 use super::matrix::{LANES, Layout, Matrix, MatrixError, Width, check_address, check_tokens};
 use super::tokens::Tokens;
 #[cfg(target_arch = "x86_64")]
@@ -15,9 +16,6 @@ use crate::norm::Norm;
 use crate::pool::{self, Work};
 use std::cell::Cell;
 use std::sync::Arc;
-
-/// Bytes of activations of a block of tokens: they stay in a core's own cache while panels pass by.
-const BLOCK_BYTES: usize = 256 << 10;
 
 /// About what a core reads and multiplies in a nanosecond; only the cut depends on it.
 const BYTES_PER_NS: usize = 8;
@@ -85,9 +83,10 @@ pub(super) unsafe fn linear_at(
     if input.tokens == 0 {
         return Ok(());
     }
+    let groups = Groups::new(input.tokens, matrix.pairs());
     // SAFETY: the caller's promise.
-    let tokens = unsafe { Tokens::new(input, matrix, level) };
-    let plan = Plan::new(matrix, input.tokens, pool::threads());
+    let tokens = unsafe { Tokens::new(input, matrix, groups, level) };
+    let plan = Plan::new(matrix, groups, pool::threads());
     let product = Product {
         matrix: Arc::clone(matrix),
         tokens,
@@ -121,8 +120,7 @@ fn check(matrix: &Matrix, input: Input, output: Output) -> Result<(), MatrixErro
 /// How a product is cut.
 #[derive(Debug)]
 struct Plan {
-    /// Tokens of a block.
-    block: usize,
+    groups: Groups,
     /// Panels of an item.
     panels: usize,
     /// Items of a block of tokens.
@@ -131,21 +129,18 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(matrix: &Matrix, tokens: usize, threads: usize) -> Self {
-        let fit = (BLOCK_BYTES / (4 * matrix.pairs())).max(TOKENS_MAX);
-        // Blocks of about the same size.
-        let blocks = tokens.div_ceil(fit);
-        let block = tokens.div_ceil(blocks);
+    fn new(matrix: &Matrix, groups: Groups, threads: usize) -> Self {
+        let blocks = groups.blocks();
         let bytes = matrix.panel_bytes();
         let panel_ns = (bytes / BYTES_PER_NS)
-            .max(bytes * block / PRODUCTS_PER_NS)
+            .max(bytes * groups.block_tokens() / PRODUCTS_PER_NS)
             .max(1);
         let all = matrix.panels();
         let share_ns = panel_ns * all * blocks / (threads * ITEMS_PER_THREAD);
         let item_ns = share_ns.clamp(ITEM_NS_MIN, ITEM_NS_MAX);
         let columns = all.div_ceil((item_ns / panel_ns).clamp(1, all));
         Self {
-            block,
+            groups,
             panels: all.div_ceil(columns),
             columns,
             items: columns * blocks,
@@ -211,7 +206,7 @@ unsafe fn run_vnni(product: &Product, i: usize) {
 }
 
 thread_local! {
-    /// Room for a panel of 16-bit numbers.
+    /// Room for panels of 16-bit numbers.
     static WIDE: Cell<Vec<WideLine>> = const { Cell::new(Vec::new()) };
 }
 
@@ -220,42 +215,54 @@ thread_local! {
 unsafe fn run<S: Sums>(product: &Product, item: usize) {
     let (matrix, tokens, plan) = (&*product.matrix, &product.tokens, &product.plan);
     let (block, column) = (item / plan.columns, item % plan.columns);
-    let start = (block * plan.block).min(tokens.count());
-    let end = tokens.count().min(start + plan.block);
-    // As few groups as can be, of about the same size: a group reads the panel once.
-    let groups = (end - start).div_ceil(S::TOKENS).max(1);
+    let groups = plan.groups.of_block(block);
     let panels = column * plan.panels..matrix.panels().min((column + 1) * plan.panels);
     // Widened once for all groups, and where that takes more than one instruction.
-    let widen = groups > 1 || matrix.width() == Width::Twelve;
+    let widen = groups.len() > 1 || matrix.width() == Width::Twelve;
     let (pairs, sum_pairs) = (matrix.pairs(), matrix.width().sum_pairs());
-    let mut sums = [[0.0; LANES]; TOKENS_MAX];
+    let mut sums: [PanelSums; PANELS_MAX] = [[[0.0; LANES]; TOKENS_MAX]; PANELS_MAX];
+    // One token waits for weights, and these are read faster from one panel than from two.
+    let most = if plan.groups.block_tokens() == 1 {
+        1
+    } else {
+        S::PANELS
+    };
     // Taken out and put back: a closure would be compiled without the instructions of `S`.
     let mut wide = WIDE.take();
     if widen {
-        wide.resize(pairs, WideLine::ZERO);
+        wide.resize(most * pairs, WideLine::ZERO);
     }
-    for panel in panels {
-        let finish = Finish::new(matrix, product.output, panel);
-        let numbers = matrix.panel(panel);
+    for first in panels.clone().step_by(most) {
+        let side_by_side = first..panels.end.min(first + most);
+        let sums = &mut sums[..side_by_side.len()];
         if widen {
-            // SAFETY: the panel has `pairs` pairs, as `wide` has.
-            unsafe { kernel::widen::<S>(numbers, matrix.low(panel), &mut wide) };
+            for (panel, wide) in side_by_side.clone().zip(wide.chunks_mut(pairs)) {
+                // SAFETY: the panel has `pairs` pairs, as `wide` has.
+                unsafe { kernel::widen::<S>(matrix.panel(panel), matrix.low(panel), wide) };
+            }
         }
-        for group in 0..groups {
-            let at = |group: usize| start + (end - start) * group / groups;
-            let (first, count) = (at(group), at(group + 1) - at(group));
-            let x = tokens.from(first);
-            let sums = &mut sums[..count];
-            // SAFETY: the panel and the tokens have `pairs` pairs; the output is good, by the call.
-            unsafe {
-                if widen {
-                    let numbers = wide.as_ptr().cast::<i16>();
-                    kernel::dots::<S, i16>(numbers, x, (pairs, sum_pairs), sums);
-                } else {
-                    kernel::dots::<S, i8>(numbers, x, (pairs, sum_pairs), sums);
-                }
-                for (token, sums) in (first..).zip(&*sums) {
-                    finish.token(token, sums, tokens.scale(token));
+        for group in plan.groups.of_block(block) {
+            let (x, step) = (tokens.of_group(group.start), 2 * group.len());
+            // As few parts as can be, of about the same size.
+            let parts = group.len().div_ceil(S::TOKENS);
+            let size = group.len().div_ceil(parts);
+            for start in group.clone().step_by(size) {
+                let part = start..group.end.min(start + size);
+                // SAFETY: the panels and the tokens have `pairs` pairs; the output is good, by the call.
+                unsafe {
+                    let x = (x.add(2 * (start - group.start)), step, part.len());
+                    if widen {
+                        let numbers = wide.as_ptr().cast::<i16>();
+                        kernel::dots::<S, i16>(numbers, x, (pairs, sum_pairs), sums);
+                    } else {
+                        kernel::dots::<S, i8>(matrix.panel(first), x, (pairs, sum_pairs), sums);
+                    }
+                    for (panel, sums) in side_by_side.clone().zip(&*sums) {
+                        let finish = Finish::new(matrix, product.output, panel);
+                        for (token, sums) in part.clone().zip(sums) {
+                            finish.token(token, sums, tokens.scale(token));
+                        }
+                    }
                 }
             }
         }

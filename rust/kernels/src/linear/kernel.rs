@@ -1,4 +1,4 @@
-//! The inner loop: a panel of sixteen outputs against a few tokens.
+//! The inner loop: a panel of sixteen outputs, or two, against a few tokens.
 //!
 //! Owns the arithmetic over pointers behind one trait; knows nothing of batches. Weights of 16 bits, or
 //! widened to them, meet pairs of activations: one instruction multiplies sixteen pairs and adds each two
@@ -9,8 +9,12 @@ use super::matrix::LANES;
 /// Pairs of inputs that a step of the loop takes; divides `Matrix::pairs`.
 const STEP: usize = 4;
 
-/// Tokens of the widest block.
+/// Tokens, and panels, of the widest block.
 pub(super) const TOKENS_MAX: usize = 12;
+pub(super) const PANELS_MAX: usize = 2;
+
+/// Sums of a panel's outputs for each token of a group, float32.
+pub(super) type PanelSums = [[f32; LANES]; TOKENS_MAX];
 
 /// Sums of sixteen outputs, i32.
 ///
@@ -19,9 +23,12 @@ pub(super) const TOKENS_MAX: usize = 12;
 pub(super) trait Sums: Copy {
     /// Sixteen pairs of weights as 16-bit numbers.
     type Weights: Copy;
+    /// A pair of activations, for each of sixteen outputs.
+    type Pair: Copy;
 
-    /// Tokens of a block: as many as the registers hold sums for.
+    /// Tokens, and panels, of a block: as many as the registers hold sums for.
     const TOKENS: usize;
+    const PANELS: usize;
 
     /// All zero.
     unsafe fn zero() -> Self;
@@ -33,10 +40,13 @@ pub(super) trait Sums: Copy {
     unsafe fn load(p: *const i16) -> Self::Weights;
     /// Writes 32 numbers to `p`.
     unsafe fn keep(weights: Self::Weights, p: *mut i16);
-    /// Adds the products of every pair of weights with the pair of activations at `p` (two i16).
-    unsafe fn add_products(self, weights: Self::Weights, p: *const i16) -> Self;
-    /// Writes the sums to `p[0..16]`.
-    unsafe fn store(self, p: *mut i32);
+    /// The pair of activations at `p` (two i16).
+    unsafe fn pair(p: *const i16) -> Self::Pair;
+    /// Adds the products of every pair of weights with the pair of activations. `in_turn`: how many sums are
+    /// added to, one after the other; a constant.
+    unsafe fn add_products(self, weights: Self::Weights, pair: Self::Pair, in_turn: usize) -> Self;
+    /// Adds the sums, each rounded to float32, to `p[0..16]`.
+    unsafe fn add_to(self, p: *mut f32);
     /// Brings the cache line at `p` near; any address will do.
     #[inline(always)]
     unsafe fn prefetch<T>(_p: *const T) {}
@@ -107,73 +117,80 @@ pub(super) unsafe fn widen<S: Sums>(
     }
 }
 
-/// Sums of `T` tokens: `weights` is a panel of `pairs` pairs, token t is at `x + t * stride`.
+/// Adds to `sums` the products of `T` tokens with `P` panels of `pairs` pairs. Pair i of token t is at
+/// `x + i * step + 2 * t`.
 ///
 /// # Safety
 /// The pointers are good for these shapes; `pairs` is a multiple of `STEP`; the CPU has the instructions
 /// of `S`.
 #[inline(always)]
-unsafe fn block<S: Sums, N: Number, const T: usize>(
-    weights: *const N,
+unsafe fn block<S: Sums, N: Number, const T: usize, const P: usize>(
+    weights: [*const N; P],
     x: *const i16,
-    (pairs, stride): (usize, usize),
-    sums: *mut [i32; LANES],
+    (pairs, step): (usize, usize),
+    sums: &mut [PanelSums],
 ) {
-    // SAFETY: every index is below `pairs`, and t below T.
+    // SAFETY: every index is below `pairs`, t below T, and p below P.
     unsafe {
-        let rows: [*const i16; T] = std::array::from_fn(|t| x.add(t * stride));
-        let mut acc = [S::zero(); T];
+        let mut acc = [[S::zero(); P]; T];
         for first in (0..pairs).step_by(STEP) {
             for pair in first..first + STEP {
-                let weights = N::read::<S>(weights.add(pair * 2 * LANES));
-                for t in 0..T {
-                    acc[t] = acc[t].add_products(weights, rows[t].add(2 * pair));
+                let weights = weights.map(|panel| N::read::<S>(panel.add(pair * 2 * LANES)));
+                let x = x.add(pair * step);
+                for (t, acc) in acc.iter_mut().enumerate() {
+                    let two = S::pair(x.add(2 * t));
+                    for (acc, weights) in acc.iter_mut().zip(weights) {
+                        *acc = acc.add_products(weights, two, T * P);
+                    }
                 }
             }
         }
         for (t, acc) in acc.into_iter().enumerate() {
-            acc.store(sums.add(t).cast());
+            for (acc, sums) in acc.into_iter().zip(&mut *sums) {
+                acc.add_to(sums[t].as_mut_ptr());
+            }
         }
     }
 }
 
-/// Sums of `sums.len()` tokens, at most `S::TOKENS`, of a panel of `pairs` pairs; x: [tokens, 2 * pairs].
-/// Integers are summed over `sum_pairs` pairs, a multiple of `STEP`; their sums are added in order.
+/// Sums of `tokens` tokens, at most `S::TOKENS`, with `sums.len()` panels, at most `S::PANELS`, of `pairs` pairs;
+/// the first ones are at `weights`, the others follow. x and `step`: as `block`. Integers are summed over
+/// `sum_pairs` pairs, a multiple of `STEP`; their sums are added in order.
 ///
 /// # Safety
 /// As `block`.
 #[inline(always)]
 pub(super) unsafe fn dots<S: Sums, N: Number>(
     weights: *const N,
-    x: *const i16,
+    (x, step, tokens): (*const i16, usize, usize),
     (pairs, sum_pairs): (usize, usize),
-    sums: &mut [[f32; LANES]],
+    sums: &mut [PanelSums],
 ) {
-    const { assert!(S::TOKENS <= TOKENS_MAX) };
-    assert!((1..=S::TOKENS).contains(&sums.len()));
-    let mut parts = [[0; LANES]; TOKENS_MAX];
-    sums.fill([0.0; LANES]);
+    const { assert!(S::TOKENS <= TOKENS_MAX && S::PANELS <= PANELS_MAX) };
+    assert!((1..=S::TOKENS).contains(&tokens) && (1..=S::PANELS).contains(&sums.len()));
+    for sums in &mut *sums {
+        sums[..tokens].fill([0.0; LANES]);
+    }
     for first in (0..pairs).step_by(sum_pairs) {
         let count = sum_pairs.min(pairs - first);
+        let panel = weights.wrapping_add(first * 2 * LANES);
+        let next = panel.wrapping_add(pairs * 2 * LANES);
+        let x = x.wrapping_add(first * step);
         macro_rules! blocks {
-            ($($n:literal)*) => {
-                match sums.len() {
+            ($panels:expr, $($n:literal)*) => {
+                match tokens {
                     // What a type never takes is not compiled for it.
-                    $($n if $n <= S::TOKENS => block::<S, N, $n>(
-                        weights.add(first * 2 * LANES),
-                        x.add(2 * first),
-                        (count, 2 * pairs),
-                        parts.as_mut_ptr(),
-                    ),)*
+                    $($n if $n <= S::TOKENS => block::<S, N, $n, _>($panels, x, (count, step), sums),)*
                     _ => unreachable!("at most TOKENS_MAX"),
                 }
             };
         }
         // SAFETY: as stated.
-        unsafe { blocks!(1 2 3 4 5 6 7 8 9 10 11 12) }
-        for (sums, parts) in sums.iter_mut().zip(&parts) {
-            for (sum, part) in sums.iter_mut().zip(parts) {
-                *sum += *part as f32;
+        unsafe {
+            if S::PANELS == 2 && sums.len() == 2 {
+                blocks!([panel, next], 1 2 3 4 5 6 7 8 9 10 11 12);
+            } else {
+                blocks!([panel], 1 2 3 4 5 6 7 8 9 10 11 12);
             }
         }
     }
@@ -185,8 +202,10 @@ pub(super) struct Portable([i32; LANES]);
 
 impl Sums for Portable {
     type Weights = [[i16; 2]; LANES];
+    type Pair = [i32; 2];
 
     const TOKENS: usize = 2;
+    const PANELS: usize = 1;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -221,17 +240,23 @@ impl Sums for Portable {
         unsafe { p.cast::<Self::Weights>().write(weights) };
     }
     #[inline(always)]
-    unsafe fn add_products(self, weights: Self::Weights, p: *const i16) -> Self {
+    unsafe fn pair(p: *const i16) -> Self::Pair {
         // SAFETY: two numbers, by the caller.
-        let [a, b] = unsafe { p.cast::<[i16; 2]>().read() }.map(i32::from);
+        unsafe { p.cast::<[i16; 2]>().read() }.map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn add_products(self, weights: Self::Weights, [a, b]: Self::Pair, _: usize) -> Self {
         Self(std::array::from_fn(|i| {
             let weights = weights[i].map(i32::from);
             self.0[i] + (weights[0] * a + weights[1] * b)
         }))
     }
     #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
+    unsafe fn add_to(self, p: *mut f32) {
         // SAFETY: sixteen values, by the caller.
-        unsafe { p.cast::<[i32; LANES]>().write(self.0) };
+        let sums = unsafe { &mut *p.cast::<[f32; LANES]>() };
+        for (sum, part) in sums.iter_mut().zip(self.0) {
+            *sum += part as f32;
+        }
     }
 }

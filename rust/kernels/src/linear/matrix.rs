@@ -328,12 +328,10 @@ impl Matrix {
         self.pairs() * 2 * LANES
     }
 
-    /// The numbers of a panel, or their high bits: `panel_bytes` of them.
+    /// The numbers of a panel, or their high bits: `panel_bytes` of them, and behind them those of the next panels.
     pub(super) fn panel(&self, panel: usize) -> *const i8 {
         let lines = self.panel_bytes() / 64;
-        self.numbers[panel * lines..(panel + 1) * lines]
-            .as_ptr()
-            .cast()
+        self.numbers[panel * lines..].as_ptr().cast()
     }
 
     /// The low bits of a panel of twelve: half as many bytes.

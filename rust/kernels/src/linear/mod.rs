@@ -8,6 +8,7 @@
 mod activation;
 mod call;
 mod finish;
+mod groups;
 mod kernel;
 mod matrix;
 mod rows;

@@ -5,6 +5,7 @@
 //! 12 bits 2047 * most * 128 < 2^31, that is 13 bits and a sign, since such a sum has at most 128 inputs.
 
 use super::call::Input;
+use super::groups::Groups;
 use super::matrix::{INPUTS_MAX, Matrix, Width};
 use crate::level::IntLevel;
 use crate::norm;
@@ -19,7 +20,7 @@ const ITEM_VALUES: usize = 32 << 10;
 /// Numbers of some tokens.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// [tokens, width]; zero past the inputs.
+    /// [pairs, tokens, 2] for one group after the other; zero past the inputs.
     numbers: Vec<i16>,
     /// [tokens]; NaN where a value is not finite.
     scales: Vec<f32>,
@@ -30,7 +31,7 @@ pub(super) struct Tokens {
 impl Tokens {
     /// # Safety
     /// x is good for [tokens, inputs] of the matrix, and the weights of the norm for [inputs].
-    pub unsafe fn new(input: Input, matrix: &Matrix, level: IntLevel) -> Self {
+    pub unsafe fn new(input: Input, matrix: &Matrix, groups: Groups, level: IntLevel) -> Self {
         let (inputs, width) = (matrix.inputs(), 2 * matrix.pairs());
         let mut tokens = Self {
             numbers: vec![0; input.tokens * width],
@@ -41,6 +42,7 @@ impl Tokens {
             input,
             inputs,
             width,
+            groups,
             most: most(inputs, matrix.width()),
             tokens_each: (ITEM_VALUES / inputs).max(1),
             numbers: tokens.numbers.as_mut_ptr().expose_provenance(),
@@ -55,13 +57,9 @@ impl Tokens {
         tokens
     }
 
-    pub fn count(&self) -> usize {
-        self.scales.len()
-    }
-
-    /// The numbers from a token on.
-    pub fn from(&self, token: usize) -> *const i16 {
-        self.numbers[token * self.width..].as_ptr()
+    /// The numbers of the group that begins with a token.
+    pub fn of_group(&self, first: usize) -> *const i16 {
+        self.numbers[first * self.width..].as_ptr()
     }
 
     pub fn scale(&self, token: usize) -> f32 {
@@ -80,6 +78,7 @@ struct Quantise {
     input: Input,
     inputs: usize,
     width: usize,
+    groups: Groups,
     most: f32,
     tokens_each: usize,
     numbers: usize,
@@ -119,11 +118,13 @@ unsafe fn quantise(work: &Quantise, item: usize) {
     let x = with_exposed_provenance::<f32>(work.input.x);
     let numbers = with_exposed_provenance_mut::<i16>(work.numbers);
     let scales = with_exposed_provenance_mut::<f32>(work.scales);
+    let mut row_numbers = vec![0; work.width];
     for token in first..end {
-        // SAFETY: rows of the shapes above.
+        let group = work.groups.of_token(token);
+        // SAFETY: rows of the shapes above; the pairs of this token in those of its group.
         unsafe {
             let row = std::slice::from_raw_parts(x.add(token * work.inputs), work.inputs);
-            let to = std::slice::from_raw_parts_mut(numbers.add(token * work.width), work.inputs);
+            let to = &mut row_numbers[..work.inputs];
             *scales.add(token) = match work.input.norm {
                 None => quantise_row(row.iter().copied(), work.most, to),
                 Some(norm) => {
@@ -134,6 +135,12 @@ unsafe fn quantise(work: &Quantise, item: usize) {
                     quantise_row(values, work.most, to)
                 }
             };
+            let to = numbers.add(group.start * work.width + 2 * (token - group.start));
+            for (pair, two) in row_numbers.as_chunks::<2>().0.iter().enumerate() {
+                to.add(pair * 2 * group.len())
+                    .cast::<[i16; 2]>()
+                    .write(*two);
+            }
         }
     }
 }
@@ -145,6 +152,7 @@ fn quantise_row(values: impl Iterator<Item = f32> + Clone, most: f32, to: &mut [
     let magnitudes = values.clone().map(|x| x.to_bits() & !(1 << 31));
     let largest = magnitudes.fold(0, u32::max);
     if largest >= NOT_FINITE {
+        to.fill(0);
         return f32::NAN;
     }
     // Normal, so that its inverse is finite; smaller values count as zero.

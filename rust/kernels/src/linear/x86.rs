@@ -16,8 +16,10 @@ pub(super) struct Avx2([__m256i; 2]);
 
 impl Sums for Avx2 {
     type Weights = [__m256i; 2];
+    type Pair = __m256i;
 
     const TOKENS: usize = 6;
+    const PANELS: usize = 1;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -69,10 +71,14 @@ impl Sums for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn add_products(self, weights: Self::Weights, p: *const i16) -> Self {
+    unsafe fn pair(p: *const i16) -> Self::Pair {
+        // SAFETY: see the module.
+        unsafe { _mm256_set1_epi32(p.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn add_products(self, weights: Self::Weights, pair: Self::Pair, _: usize) -> Self {
         // SAFETY: see the module.
         unsafe {
-            let pair = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
             let products = weights.map(|w| _mm256_madd_epi16(w, pair));
             Self([
                 _mm256_add_epi32(self.0[0], products[0]),
@@ -81,11 +87,14 @@ impl Sums for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
+    unsafe fn add_to(self, p: *mut f32) {
         // SAFETY: see the module.
         unsafe {
-            _mm256_storeu_si256(p.cast(), self.0[0]);
-            _mm256_storeu_si256(p.add(8).cast(), self.0[1]);
+            for (half, sums) in self.0.into_iter().enumerate() {
+                let p = p.add(8 * half);
+                let sums = _mm256_cvtepi32_ps(sums);
+                _mm256_storeu_ps(p, _mm256_add_ps(_mm256_loadu_ps(p), sums));
+            }
         }
     }
     #[inline(always)]
@@ -95,7 +104,8 @@ impl Sums for Avx2 {
     }
 }
 
-/// AVX-512 BW: one register of sixteen sums.
+/// AVX-512 BW: one register of sixteen sums. Two panels of twelve tokens keep 24, 2 vectors of weights, a pair
+/// of activations and a product in the 32 registers.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(__m512i);
 
@@ -104,11 +114,13 @@ pub(super) struct Avx512(__m512i);
 pub(super) struct Vnni(__m512i);
 
 macro_rules! sums_of_512_bits {
-    ($name:ident, |$sum:ident, $weights:ident, $pair:ident| $add:expr) => {
+    ($name:ident, $add:ident) => {
         impl Sums for $name {
             type Weights = __m512i;
+            type Pair = __m512i;
 
             const TOKENS: usize = 12;
+            const PANELS: usize = 2;
 
             #[inline(always)]
             unsafe fn zero() -> Self {
@@ -144,18 +156,27 @@ macro_rules! sums_of_512_bits {
                 unsafe { _mm512_storeu_si512(p.cast(), weights) };
             }
             #[inline(always)]
-            unsafe fn add_products(self, weights: Self::Weights, p: *const i16) -> Self {
+            unsafe fn pair(p: *const i16) -> Self::Pair {
                 // SAFETY: see the module.
-                unsafe {
-                    let $pair = _mm512_set1_epi32(p.cast::<i32>().read_unaligned());
-                    let ($sum, $weights) = (self.0, weights);
-                    Self($add)
-                }
+                unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
             }
             #[inline(always)]
-            unsafe fn store(self, p: *mut i32) {
+            unsafe fn add_products(
+                self,
+                weights: Self::Weights,
+                pair: Self::Pair,
+                in_turn: usize,
+            ) -> Self {
                 // SAFETY: see the module.
-                unsafe { _mm512_storeu_si512(p.cast(), self.0) };
+                Self(unsafe { $add(self.0, weights, pair, in_turn) })
+            }
+            #[inline(always)]
+            unsafe fn add_to(self, p: *mut f32) {
+                // SAFETY: see the module.
+                unsafe {
+                    let sums = _mm512_cvtepi32_ps(self.0);
+                    _mm512_storeu_ps(p, _mm512_add_ps(_mm512_loadu_ps(p), sums));
+                }
             }
             #[inline(always)]
             unsafe fn prefetch<T>(p: *const T) {
@@ -166,10 +187,44 @@ macro_rules! sums_of_512_bits {
     };
 }
 
-sums_of_512_bits!(Avx512, |sum, weights, pair| _mm512_add_epi32(
-    sum,
-    _mm512_madd_epi16(weights, pair)
-));
-sums_of_512_bits!(Vnni, |sum, weights, pair| _mm512_dpwssd_epi32(
-    sum, weights, pair
-));
+sums_of_512_bits!(Avx512, madd);
+sums_of_512_bits!(Vnni, dpwssd);
+
+/// Two instructions, of which only the sum waits for the one before.
+#[inline(always)]
+unsafe fn madd(sum: __m512i, weights: __m512i, pair: __m512i, _: usize) -> __m512i {
+    // SAFETY: see the module.
+    unsafe { _mm512_add_epi32(sum, _mm512_madd_epi16(weights, pair)) }
+}
+
+/// One instruction, which waits for the one before and takes five cycles: two for a cycle with ten sums, while
+/// `madd` is one for a cycle with any number.
+#[inline(always)]
+unsafe fn dpwssd(sum: __m512i, weights: __m512i, pair: __m512i, in_turn: usize) -> __m512i {
+    // SAFETY: see the module.
+    unsafe {
+        if in_turn > 5 {
+            vpdpwssd(sum, weights, pair)
+        } else {
+            madd(sum, weights, pair, in_turn)
+        }
+    }
+}
+
+/// Not `_mm512_dpwssd_epi32`: of that the compiler makes a product and a sum where it takes the chain of sums
+/// for long.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn vpdpwssd(mut sum: __m512i, weights: __m512i, pair: __m512i) -> __m512i {
+    // SAFETY: nothing but the register is written.
+    unsafe {
+        std::arch::asm!(
+            "vpdpwssd {sum}, {weights}, {pair}",
+            sum = inout(zmm_reg) sum,
+            weights = in(zmm_reg) weights,
+            pair = in(zmm_reg) pair,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
