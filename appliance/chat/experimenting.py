@@ -1,4 +1,4 @@
-"""What an operator does with an experiment: checks, creates, starts, ramps, pauses, stops and ships it.
+"""What an operator does with an experiment: checks, creates, starts, ramps, pauses, ends and ships it.
 
 Owns what must hold before something is done. Never: measures, or judges a difference.
 """
@@ -134,7 +134,7 @@ class Experimenting:
         """Start a draft with any share of its users, or let a larger one of a running experiment's in.
         Raises Conflict where it gets in the way of another, or has ended."""
         experiment = await self.experiments.get(name)
-        if experiment.state in ("stopped", "shipped"):
+        if experiment.state not in ("draft", "running"):
             raise Conflict(
                 f"{name} is {experiment.state}: only a draft can be started; make another of another name"
             )
@@ -206,6 +206,14 @@ class Experimenting:
             name, "stopped", arm=None, author=author, message=message, report=report
         )
         return await self._changed(name)
+
+    async def withdraw(self, name: str, *, author: str, message: str) -> Experiment:
+        """Give a draft up: it is never started. Raises NotFound, and Conflict for what is no draft."""
+        await self.experiments.get(name)
+        await self.experiments.end(
+            name, "withdrawn", arm=None, author=author, message=message, report=None
+        )
+        return await self.experiments.get(name)
 
     async def cost(self, name: str, arm: str) -> PromptDiff | None:
         """What live chats would compute again with an arm's version; None where production is it."""

@@ -13,11 +13,13 @@ from appliance.cli.experiment_deeds import (
     add_pause,
     add_start,
     add_status,
+    add_withdraw,
     run_create,
     run_lint,
     run_pause,
     run_start,
     run_status,
+    run_withdraw,
 )
 from appliance.cli.experiment_plan import add_plan, run_plan
 from appliance.cli.experiment_report import (
@@ -43,6 +45,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Subparsers], None], Callable[[argparse.Na
     "pause": (add_pause, run_pause),
     "ship": (add_ship, run_ship),
     "stop": (add_stop, run_stop),
+    "withdraw": (add_withdraw, run_withdraw),
     "switchback": (add_switchback, run_switchback),
 }
 """By name, in the order of an experiment's life: what adds a subcommand with its options, and what

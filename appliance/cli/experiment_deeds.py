@@ -1,4 +1,4 @@
-"""`appliance experiment create | lint | start | status | pause`: what needs no figures.
+"""`appliance experiment create | lint | start | status | pause | withdraw`: what needs no figures.
 
 Asks a running appliance over its admin socket. Never: a database.
 """
@@ -83,6 +83,14 @@ def add_pause(kinds: Subparsers) -> None:
     add_common(parser)
 
 
+def add_withdraw(kinds: Subparsers) -> None:
+    """The options of `withdraw`."""
+    parser = kinds.add_parser("withdraw", help="give a draft up, which nobody was ever in")
+    add_name(parser)
+    add_who_and_why(parser)
+    add_common(parser)
+
+
 def run_lint(options: argparse.Namespace) -> int:
     """Print what is wrong; returns 2 where something is."""
     answer = _linted(options, _read(options))
@@ -145,6 +153,13 @@ def run_pause(options: argparse.Namespace) -> int:
     answer = ask(options, "POST", address(options, "/pause"), body)
     state = "no more chats are opened in it" if answer["paused"] else "was paused before"
     print(as_json(answer) if options.json else f"{options.name}, arm {options.arm}: {state}")
+    return 0
+
+
+def run_withdraw(options: argparse.Namespace) -> int:
+    """Give a draft up; returns the exit code."""
+    answer = ask(options, "POST", address(options, "/withdraw"), who_and_why(options))
+    print(as_json(answer) if options.json else f"{options.name}: withdrawn; it is never started")
     return 0
 
 

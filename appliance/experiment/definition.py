@@ -203,9 +203,16 @@ def notes(definition: Definition, others: Sequence[Experiment]) -> list[str]:
         and (other.range_start, other.range_end, other.coverage) == (0, 1, 1)
     ]
     found += [
+        f"excludes: {other.name!r} was withdrawn as a draft: nobody is in it"
+        for other in others
+        if other.name in definition.excludes and other.state == "withdrawn"
+    ]
+    found += [
         f"salt: it is that of {other.name!r}, too: who was in one arm there is in one arm here"
         for other in others
-        if other.name != definition.name and other.salt == (definition.salt or definition.name)
+        if other.name != definition.name
+        and other.state != "withdrawn"
+        and other.salt == (definition.salt or definition.name)
     ]
     place = (definition.name, definition.character, definition.own_layer, definition.range)
     return found + overlaps(*place, others)

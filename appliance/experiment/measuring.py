@@ -41,11 +41,12 @@ async def measure(pool: Pool, experiment: Experiment, metrics: Metrics) -> Measu
     """All figures of an experiment that has started; of arms that are judged or watched until another
     time than the rest (`ends_of`), as they were then.
 
-    Raises NobodyYet for a draft, and when nobody is in it; InvalidRequest for a metric's query that is at
-    fault; TimeoutError.
+    Raises NobodyYet for one that has not started, and when nobody is in it; InvalidRequest for a metric's
+    query that is at fault; TimeoutError.
     """
     if experiment.started_at is None:
-        raise NobodyYet(f"{experiment.name} has not started: there is nothing to measure")
+        why = "was withdrawn as a draft" if experiment.state == "withdrawn" else "has not started"
+        raise NobodyYet(f"{experiment.name} {why}: there is nothing to measure")
     async with (
         asyncio.timeout(TIMEOUT_S + MARGIN_S),
         acquired(pool) as connection,

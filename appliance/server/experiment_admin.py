@@ -23,6 +23,7 @@ from appliance.server.experiment_requests import (
     SHIP,
     START,
     STOP,
+    WITHDRAW,
 )
 from appliance.server.json_answer import json_answer
 from appliance.server.prompt_answers import diff_fields
@@ -41,6 +42,7 @@ def add_experiment_routes(router: web.UrlDispatcher) -> None:
     router.add_post("/experiments/{name}/start", _start)
     router.add_post("/experiments/{name}/pause", _pause)
     router.add_post("/experiments/{name}/stop", _stop)
+    router.add_post("/experiments/{name}/withdraw", _withdraw)
     router.add_post("/experiments/{name}/ship", _ship)
 
 
@@ -122,6 +124,15 @@ async def _stop(request: web.Request) -> web.Response:
         author=asked.author,
         message=asked.message,
         report=bytes(asked.report).decode(),
+    )
+    return json_answer({"experiment": experiment_fields(experiment)})
+
+
+async def _withdraw(request: web.Request) -> web.Response:
+    """POST: give a draft up."""
+    asked = await read_json(request, WITHDRAW, bytes_max=BODY_BYTES_MAX)
+    experiment = await _deeds(request).withdraw(
+        request.match_info["name"], author=asked.author, message=asked.message
     )
     return json_answer({"experiment": experiment_fields(experiment)})
 

@@ -26,7 +26,7 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class WhoAndWhy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every deed is stored with."""
+    """What every deed is stored with; all of POST /experiments/{name}/withdraw."""
 
     author: str
     message: str
@@ -71,4 +71,5 @@ CREATE = msgspec.json.Decoder(Create)
 START = msgspec.json.Decoder(Start)
 PAUSE = msgspec.json.Decoder(Pause)
 STOP = msgspec.json.Decoder(Stop)
+WITHDRAW = msgspec.json.Decoder(WhoAndWhy)
 SHIP = msgspec.json.Decoder(Ship)

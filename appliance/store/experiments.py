@@ -72,7 +72,8 @@ def not_running(name: str, state: State) -> Conflict:
     """Why an experiment cannot be ended."""
     if state == "withdrawn":
         return Conflict(f"{name} is no draft: only a draft is withdrawn; `stop` ends what runs")
-    return Conflict(f"{name} does not run: only a running experiment can be {state}")
+    beside = "; a draft is withdrawn" if state == "stopped" else ""
+    return Conflict(f"{name} does not run: only a running experiment can be {state}{beside}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,7 @@ class Experiments:
         started meanwhile. Raises Conflict unless it is a draft."""
         deed = _Deed(name=name, kind="started", author=author, message=message)
         if not await self._change("start_experiment", coverage, deed, check=check):
-            raise Conflict(f"{name} has been started before: only a draft can be started")
+            raise Conflict(f"{name} is no draft any more: only a draft can be started")
 
     async def ramp(
         self,

@@ -165,6 +165,13 @@ def test_what_gets_in_the_way_of_what_runs_is_noted(
         assert words in one
 
 
+def test_a_withdrawn_draft_takes_no_layer_and_no_user() -> None:
+    gone = replace(other(), state="withdrawn", started_at=None)
+    assert notes(definition(salt="birds"), [gone]) == []
+    (told,) = notes(definition(excludes=["birds"]), [gone])
+    assert told == "excludes: 'birds' was withdrawn as a draft: nobody is in it"
+
+
 @pytest.mark.parametrize("name", [".", "..", "", "Ships", "a/b", "\udcff", "a" * 65, "\u00fc"])
 def test_what_cannot_be_a_name_is_not_asked_for(name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"NAME: .* is not 1 to 64 of a-z 0-9 _ -"):

@@ -52,7 +52,7 @@ class Bench:
             options=Options(primary=("messages_sent",)),
         )
         await self.store.create(experiment, **who)
-        if state != "draft":
+        if state not in ("draft", "withdrawn"):
             await self.store.start(name, check=lambda others: None, **who)
         if state == "paused":
             await self.store.pause(name, "ships", **who)
@@ -60,6 +60,8 @@ class Bench:
             arm = "birds" if state == "shipped" else None
             report = '{"nothing": "it was short"}'
             await self.store.end(name, state, arm=arm, report=report, **who)
+        if state == "withdrawn":
+            await self.store.end(name, state, arm=None, report=None, **who)
         await self.team.door.services.experimenting.trials.reload(self.store)
         return name
 
@@ -99,11 +101,13 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "pause": ("pause", "NAME", "ships", *WHY),
     "pause nothing": ("pause", "NAME", "whales", *WHY),
     "stop": ("stop", "NAME", *WHY),
+    "withdraw": ("withdraw", "NAME", *WHY),
     "ship": ("ship", "NAME", "ships", *WHY),
     "ship anyway": ("ship", "NAME", "ships", "--anyway", *WHY),
     "ship nothing": ("ship", "NAME", "whales", *WHY),
 }
 NOBODY = (2, "nobody has had a prompt of it yet: 0 conversations were opened in it", "")
+NO_DRAFT = (2, "NAME is no draft: only a draft is withdrawn; `stop` ends what runs", "")
 NO_ARM = (2, "has no arm 'whales' (there are: birds, ships)", "")
 TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
     "draft": {
@@ -118,6 +122,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "pause": (2, "NAME is draft: only an arm of what runs is paused", ""),
         "pause nothing": NO_ARM,
         "stop": (2, "NAME does not run: only a running experiment can be stopped", ""),
+        "withdraw": (0, "NAME: withdrawn; it is never started", "withdrawn"),
         "ship": (2, "NAME is draft: only what has run is shipped", ""),
         "ship anyway": (2, "NAME is draft: only what has run is shipped", ""),
         "ship nothing": NO_ARM,
@@ -134,6 +139,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "pause": (0, "NAME, arm ships: no more chats are opened in it", "paused"),
         "pause nothing": NO_ARM,
         "stop": (0, "NAME: stopped; open chats keep their version", "stopped"),
+        "withdraw": NO_DRAFT,
         "ship": (0, "NAME, arm ships", "shipped"),
         "ship anyway": (0, "production is at", "shipped"),
         "ship nothing": NO_ARM,
@@ -150,6 +156,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "pause": (0, "NAME, arm ships: was paused before", ""),
         "pause nothing": NO_ARM,
         "stop": (0, "NAME: stopped; open chats keep their version", "stopped"),
+        "withdraw": NO_DRAFT,
         "ship": (2, "arm ships is paused", ""),
         "ship anyway": (0, "NAME, arm ships", "shipped"),
         "ship nothing": NO_ARM,
@@ -166,6 +173,7 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "pause": (2, "NAME is stopped: only an arm of what runs is paused", ""),
         "pause nothing": NO_ARM,
         "stop": (2, "NAME does not run: only a running experiment can be stopped", ""),
+        "withdraw": NO_DRAFT,
         "ship": (0, "NAME, arm ships", "shipped"),
         "ship anyway": (0, "production is at", "shipped"),
         "ship nothing": NO_ARM,
@@ -182,8 +190,26 @@ TABLE: Mapping[str, Mapping[str, tuple[int, str, str]]] = {
         "pause": (2, "NAME is shipped: only an arm of what runs is paused", ""),
         "pause nothing": NO_ARM,
         "stop": (2, "NAME does not run: only a running experiment can be stopped", ""),
+        "withdraw": NO_DRAFT,
         "ship": (2, "NAME is shipped: only what has run is shipped", ""),
         "ship anyway": (2, "NAME is shipped: only what has run is shipped", ""),
+        "ship nothing": NO_ARM,
+    },
+    "withdrawn": {
+        "lint": (2, "there is an experiment 'NAME' already (withdrawn)", ""),
+        "create": (2, "there is an experiment 'NAME' already (withdrawn)", ""),
+        "status": (0, "NAME  withdrawn  not started", ""),
+        "report": (2, "NAME was withdrawn as a draft: there is nothing to measure", ""),
+        "check": (0, "no experiment runs", ""),
+        "less": (2, "NAME is withdrawn: only a draft can be started", ""),
+        "start": (2, "NAME is withdrawn: only a draft can be started", ""),
+        "more": (2, "NAME is withdrawn: only a draft can be started", ""),
+        "pause": (2, "NAME is withdrawn: only an arm of what runs is paused", ""),
+        "pause nothing": NO_ARM,
+        "stop": (2, "only a running experiment can be stopped; a draft is withdrawn", ""),
+        "withdraw": NO_DRAFT,
+        "ship": (2, "NAME is withdrawn: only what has run is shipped", ""),
+        "ship anyway": (2, "NAME is withdrawn: only what has run is shipped", ""),
         "ship nothing": NO_ARM,
     },
 }
@@ -263,6 +289,7 @@ AT_ONCE: Mapping[str, tuple[str, tuple[tuple[str, dict[str, Any]], ...]]] = {
     "started": ("draft", (("start", {}),) * 2),
     "ramped": ("running", (("start", {"coverage": 0.5}),) * 2),
     "stopped": ("running", (("stop", {"report": {}}),) * 2),
+    "withdrawn": ("draft", (("withdraw", {}),) * 2),
     "shipped": (
         "running",
         (("ship", {"arm": "birds", "report": {}}), ("ship", {"arm": "ships", "report": {}})),
