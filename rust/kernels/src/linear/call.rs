@@ -5,7 +5,7 @@
 
 use super::activation::Activation;
 use super::finish::Finish;
-use super::groups::Groups;
+use super::groups::{Groups, even};
 use super::kernel::{self, PANELS_MAX, PanelSums, Portable, Sums, TOKENS_MAX, WideLine};
 use super::matrix::{LANES, Layout, Matrix, MatrixError, Width, check_address, check_tokens};
 use super::tokens::Tokens;
@@ -243,9 +243,7 @@ unsafe fn run<S: Sums>(product: &Product, item: usize) {
         }
         for group in plan.groups.of_block(block) {
             let (x, step) = (tokens.of_group(group.start), 2 * group.len());
-            // As few parts as can be, of about the same size.
-            let parts = group.len().div_ceil(S::TOKENS);
-            let size = group.len().div_ceil(parts);
+            let size = even(group.len(), S::TOKENS);
             for start in group.clone().step_by(size) {
                 let part = start..group.end.min(start + size);
                 // SAFETY: the panels and the tokens have `pairs` pairs; the output is good, by the call.

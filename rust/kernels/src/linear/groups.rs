@@ -20,7 +20,7 @@ impl Groups {
     /// Of tokens that have `pairs` pairs of numbers each.
     pub fn new(tokens: usize, pairs: usize) -> Self {
         let fit = (BLOCK_BYTES / (4 * pairs)).max(TOKENS_MAX);
-        let block = tokens.div_ceil(tokens.div_ceil(fit));
+        let block = even(tokens, fit);
         Self { tokens, block }
     }
 
@@ -55,7 +55,11 @@ impl Groups {
     fn cut(self, block: usize) -> (Range<usize>, usize) {
         let start = block * self.block;
         let end = self.tokens.min(start + self.block);
-        let groups = (end - start).div_ceil(TOKENS_MAX);
-        (start..end, (end - start).div_ceil(groups))
+        (start..end, even(end - start, TOKENS_MAX))
     }
+}
+
+/// The size of parts of `count`, at least one, that are as few as can be with `most` each and about alike.
+pub(super) fn even(count: usize, most: usize) -> usize {
+    count.div_ceil(count.div_ceil(most))
 }
