@@ -26,6 +26,7 @@ from appliance.prompt.templates.frozen_macros import Beginning
 from appliance.store.ledger import Ledger
 from appliance.store.records import (
     Conversation,
+    ConversationChange,
     Cursor,
     Member,
     Message,
@@ -206,18 +207,16 @@ class Conversations:
         version = None
         if reference is not None:
             version = await self._version(conversation, scene, reference, is_operator=is_operator)
-        if all(value is None for value in (head_id, title, scene, version)):
+        change = ConversationChange(
+            head_id=head_id, title=title, scene=scene, prompt_version=version
+        )
+        if change == ConversationChange():
             return Changed(conversation=conversation)
         tokens = 0
         if scene is not None:
             tokens = await self._recomputed(conversation, scene, head_id or conversation.head_id)
         changed = await self._ledger.change(
-            conversation.tenant,
-            conversation.conversation_id,
-            head_id=head_id,
-            title=title,
-            scene=scene,
-            prompt_version=version,
+            conversation.tenant, conversation.conversation_id, change
         )
         return Changed(conversation=changed, recompute_tokens=tokens)
 

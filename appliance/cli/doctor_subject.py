@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.cli.service_states import (
-    SOCKET,
     ServiceState,
     are_stopped,
+    is_open,
     services,
     unit_properties,
 )
@@ -97,9 +97,8 @@ class Subject:
 
     @property
     def is_running(self) -> bool:
-        """Whether the services have the port: timers and the target are active without it."""
-        state = self.machine.services.get(SOCKET)
-        return state is not None and state.active == "active"
+        """Whether the services have the port."""
+        return is_open(self.machine.services)
 
     @property
     def is_stopped(self) -> bool:

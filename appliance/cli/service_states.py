@@ -89,11 +89,16 @@ def states_of(said: str, now_s: float) -> dict[str, ServiceState]:
     return found
 
 
+def is_open(states: Mapping[str, ServiceState]) -> bool:
+    """Whether the services have the port: timers and the target are active without it."""
+    socket = states.get(SOCKET)
+    return socket is not None and socket.active == "active"
+
+
 def are_stopped(states: Mapping[str, ServiceState]) -> bool:
     """Whether a person has stopped the appliance, or never started it."""
-    target, socket = states.get(TARGET), states.get(SOCKET)
-    is_open = socket is not None and socket.active == "active"
-    return target is not None and target.active == "inactive" and not is_open
+    target = states.get(TARGET)
+    return target is not None and target.active == "inactive" and not is_open(states)
 
 
 def _state(values: Mapping[str, str], now_s: float) -> ServiceState:

@@ -119,16 +119,19 @@ def _check(root: Path) -> int:
         return EXIT_FOUND_WRONG
     try:
         steps = install_steps(root, SOURCES, model=None, name=None, start=False)
-        healthy = "installed as it should be"
+        is_whole = True
     except NotReadable as error:
         # What the settings ask for is not known; what they have no part in is.
         print(f"not looked at: {error.message}")
         steps = steps_without_settings(root, SOURCES)
-        healthy = "the rest is as it should be"
+        is_whole = False
     for step in steps:
         print(step)
-    print("appliance system install --execute would mend it" if steps else healthy)
-    return 0 if healthy.startswith("installed") and not steps else EXIT_FOUND_WRONG
+    if steps:
+        print("appliance system install --execute would mend it")
+    else:
+        print("installed as it should be" if is_whole else "the rest is as it should be")
+    return 0 if is_whole and not steps else EXIT_FOUND_WRONG
 
 
 def _act(root: Path, steps: Sequence[Step], execute: bool) -> int:

@@ -11,7 +11,7 @@ import appliance
 from appliance.cli.db_choice import is_there
 from appliance.cli.doctor_files import faults_of_model
 from appliance.cli.installed import CONFIG, CREDENTIALS
-from appliance.cli.service_states import services
+from appliance.cli.service_states import is_open, services
 from appliance.cli.system_apply import ROOT, below, installed_units, link_target, look
 from appliance.cli.system_config import config_text, read_meanings
 from appliance.cli.system_files import (
@@ -115,10 +115,9 @@ def _missing(root: Path) -> list[Path]:
 
 def next_commands(root: Path, *, is_started: bool) -> list[str]:
     """What a person types after an installation, a line for each. Raises ConfigError."""
-    was_running = services().get("appliance-server.socket") if root == ROOT else None
     if is_started:
         first = "appliance status     # the first start takes minutes: engines load the model"
-    elif was_running is not None and was_running.active == "active":
+    elif root == ROOT and is_open(services()):
         first = (
             "systemctl restart appliance.target     # what runs still has the settings of before"
         )

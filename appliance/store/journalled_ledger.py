@@ -32,12 +32,12 @@ from appliance.store.pool import Connection, Pool
 from appliance.store.recent import Recent
 from appliance.store.records import (
     Conversation,
+    ConversationChange,
     Cursor,
     FinishedTurn,
     Message,
     NewConversation,
     Past,
-    Scene,
     StoredTurn,
 )
 from appliance.store.turn_batch import Tally
@@ -344,25 +344,11 @@ class JournalledLedger(Ledger):
         return conversation
 
     async def change(
-        self,
-        tenant: str,
-        conversation_id: UUID,
-        *,
-        head_id: UUID | None = None,
-        title: str | None = None,
-        scene: Scene | None = None,
-        prompt_version: str | None = None,
+        self, tenant: str, conversation_id: UUID, change: ConversationChange
     ) -> Conversation:
         """As the ledger's; refused as `require_changeable` says."""
         self.require_changeable(tenant, conversation_id)
-        conversation = await super().change(
-            tenant,
-            conversation_id,
-            head_id=head_id,
-            title=title,
-            scene=scene,
-            prompt_version=prompt_version,
-        )
+        conversation = await super().change(tenant, conversation_id, change)
         self._recent.put(conversation)
         return conversation
 

@@ -21,13 +21,13 @@ from appliance.store.queries import load_queries
 from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
     Conversation,
+    ConversationChange,
     Cursor,
     FinishedTurn,
     LiveChats,
     Message,
     NewConversation,
     Past,
-    Scene,
     StoredTurn,
     stored_turn,
 )
@@ -138,52 +138,34 @@ class Ledger:
         return await self._writer.append(turn)
 
     async def change(
-        self,
-        tenant: str,
-        conversation_id: UUID,
-        *,
-        head_id: UUID | None = None,
-        title: str | None = None,
-        scene: Scene | None = None,
-        prompt_version: str | None = None,
+        self, tenant: str, conversation_id: UUID, change: ConversationChange
     ) -> Conversation:
-        """Change what is given, all of it or, where anything is refused, nothing; raises as the methods
-        for one thing each."""
+        """Change what is given, all of it or, where anything is refused, nothing.
+
+        Raises NotFound when there is no such conversation or message to show, InvalidRequest for a title
+        longer than TITLE_CHARACTERS_MAX.
+        """
         values: dict[str, object] = {}
-        if title is not None:
-            values["rename"] = checked_title(title)
-        if scene is not None:
-            values["set_scene"] = scene_column(scene)  # null for one in which nothing is set
-        if prompt_version is not None:
-            values["set_prompt_version"] = prompt_version
-        if head_id is not None:
-            values["set_head"] = head_id
+        if change.title is not None:
+            values["rename"] = checked_title(change.title)
+        if change.scene is not None:
+            values["set_scene"] = scene_column(change.scene)  # null for one in which nothing is set
+        if change.prompt_version is not None:
+            values["set_prompt_version"] = change.prompt_version
+        if change.head_id is not None:
+            values["set_head"] = change.head_id
 
         async def operation(connection: Connection) -> Conversation:
             changed = await _get(connection, tenant, conversation_id)
             for query, value in values.items():
                 row = await connection.fetchrow(QUERIES[query], tenant, conversation_id, value)
                 if row is None:
-                    missing = f" with a message {head_id}" if query == "set_head" else ""
+                    missing = f" with a message {change.head_id}" if query == "set_head" else ""
                     raise NotFound(f"no conversation {conversation_id}{missing}")
                 changed = read_conversation(row)
             return changed
 
         return await self._write(operation)
-
-    async def set_head(self, tenant: str, conversation_id: UUID, head_id: UUID) -> Conversation:
-        """Show another leaf (a swipe, a branch); raises NotFound when there is no such message."""
-        return await self.change(tenant, conversation_id, head_id=head_id)
-
-    async def rename(self, tenant: str, conversation_id: UUID, title: str) -> Conversation:
-        """Set the title; raises InvalidRequest when it is longer than TITLE_CHARACTERS_MAX."""
-        return await self.change(tenant, conversation_id, title=title)
-
-    async def set_prompt_version(
-        self, tenant: str, conversation_id: UUID, version: str
-    ) -> Conversation:
-        """Make the conversation's next prompts with another version of its character."""
-        return await self.change(tenant, conversation_id, prompt_version=version)
 
     async def past(self, tenant: str, conversation_id: UUID) -> Past:
         """What its prompts were made with before; raises NotFound."""
@@ -237,10 +219,6 @@ class Ledger:
         """The conversations of a character that changed last, of all tenants."""
         rows = await self._fetch("newest_of_character", name, default, limit)
         return tuple(read_conversation(row) for row in rows)
-
-    async def set_scene(self, tenant: str, conversation_id: UUID, scene: Scene) -> Conversation:
-        """Replace what the user has set; its texts must be `storable`."""
-        return await self.change(tenant, conversation_id, scene=scene)
 
     async def delete(self, tenant: str, conversation_id: UUID) -> None:
         """Remove a conversation and its messages; raises NotFound unless a retry finds it done.

@@ -104,6 +104,16 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationChange:
+    """What to change of a conversation; None leaves a thing as it is. A scene holds `storable` texts."""
+
+    head_id: UUID | None = None
+    title: str | None = None
+    scene: Scene | None = None
+    prompt_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """What a conversation's prompts were made with before: versions it was asked to leave, scenes
     (without their notes) that were replaced, both without duplicates.

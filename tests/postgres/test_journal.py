@@ -18,7 +18,15 @@ from appliance.store.journal_aside import REFUSED_NAME
 from appliance.store.journal_file import read_journal
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool
-from appliance.store.records import Conversation, Cursor, Member, NewGreeting, Past, Scene
+from appliance.store.records import (
+    Conversation,
+    ConversationChange,
+    Cursor,
+    Member,
+    NewGreeting,
+    Past,
+    Scene,
+)
 from appliance.store.search import Search
 from appliance.store.turn_batch import Outcome, Tally, write_batch
 from appliance.store.write_gate import Writes
@@ -156,10 +164,10 @@ async def test_what_cannot_wait_is_refused_clearly_until_it_can_be_written(
     await chat.say()
     for key, words in ((chat.key, "wait to be written"), (other.key, "takes no changes now")):
         for attempt in (
-            kept.ledger.set_head(*key, first.assistant.message_id),
-            kept.ledger.rename(*key, "x"),
-            kept.ledger.set_scene(*key, Scene()),
-            kept.ledger.set_prompt_version(*key, "v" * 64),
+            kept.ledger.change(*key, ConversationChange(head_id=first.assistant.message_id)),
+            kept.ledger.change(*key, ConversationChange(title="x")),
+            kept.ledger.change(*key, ConversationChange(scene=Scene())),
+            kept.ledger.change(*key, ConversationChange(prompt_version="v" * 64)),
             kept.ledger.delete_branch(*key, first.assistant.message_id),
             kept.ledger.delete(*key),
         ):
@@ -323,7 +331,7 @@ async def test_in_maintenance_all_turns_wait_though_the_database_would_take_them
     assert await ledger.messages(*chat.key) == ()
     await chat.is_whole_in(kept.ledger)
     with pytest.raises(StorageUnavailable):
-        await kept.ledger.rename(*chat.key, "x")
+        await kept.ledger.change(*chat.key, ConversationChange(title="x"))
     kept.is_maintenance = False
     await kept.drained()
     await chat.is_whole_in(ledger)
@@ -455,7 +463,9 @@ async def test_a_held_conversation_sends_its_own_turns_to_the_journal_and_no_oth
             assert kept.gate.writes is Writes.OPEN
             assert kept.waiting == 1
             # What is no turn is taken as ever.
-            await kept.ledger.rename(TENANT, chats[0].conversation.conversation_id, "another")
+            await kept.ledger.change(
+                TENANT, chats[0].conversation.conversation_id, ConversationChange(title="another")
+            )
         await chats[0].is_whole_in(ledger)
         await chats[1].is_whole_in(kept.ledger)
 

@@ -14,6 +14,7 @@ from appliance.store.pool import Pool
 from appliance.store.records import (
     TITLE_CHARACTERS_MAX,
     Conversation,
+    ConversationChange,
     Cursor,
     Message,
     NewGreeting,
@@ -106,7 +107,7 @@ async def test_a_reply_keeps_what_its_prompt_was_made_with_whatever_the_conversa
     digest = Scene(persona=Persona(name="Tom")).digest
     offered = turn(conversation, None, "q", "a", prompt_version=VERSION, scene_digest=digest)
     stored = await ledger.append_turn(offered)
-    await ledger.set_prompt_version(*key, "d" * 64)
+    await ledger.change(*key, ConversationChange(prompt_version="d" * 64))
     later = await ledger.append_turn(turn(conversation, stored.assistant.message_id, "q", "a"))
     user, answer, _, unmarked = await ledger.path(*key, later.assistant.message_id)
     assert (answer.prompt_version, answer.scene_digest) == (VERSION, digest)
@@ -204,7 +205,9 @@ async def test_a_swipe_is_a_sibling_and_the_head_goes_back_and_forth(ledger: Led
     second = await ledger.append_turn(swipe(conversation, first.user.message_id, "a2"))
     assert second.user is None
     assert await shown(ledger, conversation) == ["q", "a2"]
-    head = await ledger.set_head(TENANT, conversation.conversation_id, first.assistant.message_id)
+    head = await ledger.change(
+        TENANT, conversation.conversation_id, ConversationChange(head_id=first.assistant.message_id)
+    )
     assert head.head_id == first.assistant.message_id
     assert await shown(ledger, conversation) == ["q", "a1"]
 
@@ -237,8 +240,8 @@ async def test_another_tenants_conversation_is_not_found(ledger: Ledger) -> None
     stranger = replace(conversation, tenant="mallory")
     for attempt in (
         ledger.get("mallory", conversation_id),
-        ledger.rename("mallory", conversation_id, "mine"),
-        ledger.set_head("mallory", conversation_id, reply_id),
+        ledger.change("mallory", conversation_id, ConversationChange(title="mine")),
+        ledger.change("mallory", conversation_id, ConversationChange(head_id=reply_id)),
         ledger.delete("mallory", conversation_id),
         ledger.delete_branch("mallory", conversation_id, reply_id),
         ledger.message("mallory", conversation_id, reply_id),
@@ -272,7 +275,9 @@ async def test_a_turn_needs_its_conversation_its_parent_and_fresh_message_ids(
         await ledger.append_turn(replace(first, turn_key=uuid4()))
     missing = uuid4()
     with pytest.raises(NotFound, match=f"with a message {missing}"):
-        await ledger.set_head(TENANT, conversation.conversation_id, missing)
+        await ledger.change(
+            TENANT, conversation.conversation_id, ConversationChange(head_id=missing)
+        )
     assert len(await ledger.messages(TENANT, conversation.conversation_id)) == 2
 
 
@@ -282,16 +287,15 @@ async def test_a_change_of_several_things_is_stored_whole_or_not_at_all(ledger: 
     stored = await ledger.append_turn(turn(conversation, None, "q", "a"))
     before = await ledger.get(*key)
     scene = Scene(pinned=("It rains.",))
+    head_id = stored.assistant.message_id
+    change = ConversationChange(head_id=head_id, title="T", scene=scene, prompt_version="d" * 64)
     with pytest.raises(NotFound):
-        await ledger.change(*key, head_id=uuid4(), title="T", scene=scene, prompt_version="d" * 64)
+        await ledger.change(*key, replace(change, head_id=uuid4()))
     too_long = "x" * (TITLE_CHARACTERS_MAX + 1)
     with pytest.raises(InvalidRequest):
-        await ledger.change(*key, scene=scene, title=too_long)
+        await ledger.change(*key, ConversationChange(scene=scene, title=too_long))
     assert await ledger.get(*key) == before
-    head_id = stored.assistant.message_id
-    changed = await ledger.change(
-        *key, head_id=head_id, title="T", scene=scene, prompt_version="d" * 64
-    )
+    changed = await ledger.change(*key, change)
     assert (changed.head_id, changed.title) == (head_id, "T")
     assert (changed.scene, changed.prompt_version) == (scene, "d" * 64)
 
@@ -311,10 +315,14 @@ async def test_the_list_is_newest_first_and_paged_without_gaps(ledger: Ledger) -
 
 async def test_a_title_is_bounded_and_renaming_keeps_the_order(ledger: Ledger) -> None:
     old, new = await new_conversation(ledger), await new_conversation(ledger)
-    renamed = await ledger.rename(TENANT, old.conversation_id, "x" * TITLE_CHARACTERS_MAX)
+    renamed = await ledger.change(
+        TENANT, old.conversation_id, ConversationChange(title="x" * TITLE_CHARACTERS_MAX)
+    )
     assert len(renamed.title) == TITLE_CHARACTERS_MAX
     with pytest.raises(InvalidRequest, match="201") as refused:
-        await ledger.rename(TENANT, old.conversation_id, "x" * (TITLE_CHARACTERS_MAX + 1))
+        await ledger.change(
+            TENANT, old.conversation_id, ConversationChange(title="x" * (TITLE_CHARACTERS_MAX + 1))
+        )
     assert refused.value.param == "title"
     page = await ledger.list(TENANT, limit=10)
     assert [c.conversation_id for c in page] == [new.conversation_id, old.conversation_id]
@@ -350,7 +358,7 @@ async def test_deleting_a_branch_moves_the_head_to_what_is_left(ledger: Ledger) 
     # A branch that is not shown goes without a trace, one that is shown takes the head along.
     other = await ledger.append_turn(turn(conversation, root.assistant.message_id, "q9", "a9"))
     assert other.user is not None
-    await ledger.set_head(*key, below.assistant.message_id)
+    await ledger.change(*key, ConversationChange(head_id=below.assistant.message_id))
     after = await ledger.delete_branch(*key, other.user.message_id)
     assert after.head_id == below.assistant.message_id
     after = await ledger.delete_branch(*key, right.assistant.message_id)
@@ -467,7 +475,9 @@ async def test_text_no_database_can_hold_is_stored_with_a_visible_substitute(
     tree = await ledger.messages(TENANT, conversation.conversation_id)
     assert texts(tree) == ["before␀after", "x␀y\ufffdz"]
     assert tree == (stored.user, stored.assistant)
-    assert (await ledger.rename(TENANT, conversation.conversation_id, "\0")).title == "␀"
+    assert (
+        await ledger.change(TENANT, conversation.conversation_id, ConversationChange(title="\0"))
+    ).title == "␀"
     assert len(await ledger.list(TENANT, limit=10)) == 1
 
 

@@ -25,7 +25,7 @@ from appliance.errors import (
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
-from appliance.store.records import Member, Scene
+from appliance.store.records import ConversationChange, Member, Scene
 from tests.postgres.turns import new_conversation, talk, turn
 from tests.postgres_fixtures import TEMPLATE, execute
 
@@ -249,7 +249,9 @@ async def test_a_conversation_holds_the_version_of_its_first_turn(
     key = (opened.tenant, opened.conversation_id)
     assert (await ledger.get(*key)).prompt_version == A
     for version in (B, C, B):
-        assert (await ledger.set_prompt_version(*key, version)).prompt_version == version
+        assert (
+            await ledger.change(*key, ConversationChange(prompt_version=version))
+        ).prompt_version == version
     assert (await ledger.past(*key)).versions == (A, B, C)
     await ledger.append_turn(turn(opened, None, "q", "a", prompt_version=A))
     assert (await ledger.get(*key)).prompt_version == B

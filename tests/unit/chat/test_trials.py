@@ -39,7 +39,7 @@ from appliance.store.experiments import Experiments
 from appliance.store.ledger import Ledger
 from appliance.store.pool import Pool, connect
 from appliance.store.prompt_registry import PromptRegistry
-from appliance.store.records import NewConversation, Trial
+from appliance.store.records import ConversationChange, NewConversation, Trial
 from appliance.store.rows import opened_conversation
 from appliance.wire.client import EngineClient
 from tests.characters import bundle_of
@@ -354,7 +354,7 @@ async def test_a_reply_that_fails_before_its_first_token_is_kept_once_and_only_o
     opened = [await conversations.open(tenant=TENANT, user=f"u{number}") for number in range(3)]
     keys = [one.conversation_id for one in opened]
     other = next(version for version in versions if version != opened[1].prompt_version)
-    await ledger.set_prompt_version(TENANT, keys[1], other)
+    await ledger.change(TENANT, keys[1], ConversationChange(prompt_version=other))
 
     async def fails(key: UUID) -> None:
         with pytest.raises(GenerationFailed):
@@ -437,7 +437,7 @@ async def test_after_the_end_and_with_another_version_nobody_is_exposed(
     engine.script = vocabulary.script("one", leaves_node=True)
     moved = await conversations.open(tenant=TENANT, user="mo")
     other = next(version for version in versions if version != moved.prompt_version)
-    await ledger.set_prompt_version(TENANT, moved.conversation_id, other)
+    await ledger.change(TENANT, moved.conversation_id, ConversationChange(prompt_version=other))
     await read(send(turns, moved.conversation_id, "first"))
     assert (await exposures(pool, moved.conversation_id))["exposed_at"] is None
     late = await conversations.open(tenant=TENANT, user="jo")
